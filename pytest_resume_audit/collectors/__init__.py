@@ -1,0 +1,1 @@
+"""Reference collectors: how to do it, and how it went wrong."""

@@ -1,0 +1,369 @@
+"""The gates and the record of one life.
+
+Loader, engine, buffer and trainer of a life share one :class:`Control`. It lets through what the
+conductor allows, notes what happened, and ends the life: a left-over thread's next call raises
+:class:`LifeEnded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import get_ident, get_native_id
+from typing import Any
+
+from pytest_resume_audit.fakes.prompts import Prompt, Rollout
+from pytest_resume_audit.history import Event
+from pytest_resume_audit.numbering import LifeNumbering, Numbering
+from pytest_resume_audit.setup import Setup
+
+NO_LIMIT = float("inf")
+
+
+class LifeEnded(SystemExit):
+    """The life that called has ended: the audit crashed, stopped or finished it.
+
+    It is a ``BaseException`` so that ``except Exception`` does not keep a dead life going, and
+    a ``SystemExit`` so that an event loop it is raised in ends instead of reporting it.
+    """
+
+
+class GenerationFailed(RuntimeError):
+    """A generation ended without an answer, because the timeline said ``fail``."""
+
+
+class WouldBlock(BaseException):
+    """A collector that was taken for single-threaded waits for something: it needs threads."""
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A call that stands at a gate.
+
+    Args:
+        gate: ``"loader"``, ``"engine"``, ``"trainer"`` or ``"save"``.
+        ready: whether the gate lets it through now.
+        wake: lets it go on.
+        thread: native id of the thread that stands there, None for a coroutine.
+    """
+
+    gate: str
+    ready: Callable[[], bool]
+    wake: Callable[[], None]
+    thread: int | None
+
+
+@dataclass(eq=False)
+class Generation:
+    """One generation that is in flight.
+
+    Args:
+        ordinal: of its prompt.
+        prompt: what is answered.
+        generation: its place in the group.
+        weight_version: of the weights when it began.
+    """
+
+    ordinal: int
+    prompt: Prompt
+    generation: int
+    weight_version: int
+    future: Future[Rollout] | None = None
+    ended: bool = False
+    failed: bool = False
+    rollout: Rollout | None = field(default=None, repr=False)
+
+    def result(self) -> Rollout:
+        """The answer, or the failure."""
+        if self.failed:
+            raise GenerationFailed(
+                f"generation {self.generation} of the prompt in row {self.prompt.row} failed"
+            )
+        return Rollout(self.prompt, self.generation, self.weight_version)
+
+
+class Control:
+    """What the conductor holds a life by.
+
+    Args:
+        setup: the sizes.
+        numbering: the stream, for the ordinals of what is recorded.
+        settled: ordinals settled in the weights that the life starts from.
+        gated: whether the loader waits for a script; a rig used alone is open.
+        self_driven: whether training steps and saves wait for a script.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        numbering: Numbering,
+        *,
+        settled: Sequence[int] | frozenset[int] = (),
+        gated: bool = False,
+        self_driven: bool = False,
+    ) -> None:
+        self.setup = setup
+        self.lock = threading.Lock()
+        self.numbers = LifeNumbering(numbering, settled)
+        self.place_limit: float = 0 if gated else NO_LIMIT
+        self.train_limit: float = 0 if self_driven else NO_LIMIT
+        self.save_limit: float = 0 if self_driven else NO_LIMIT
+        self.pass_limit: float = 0 if self_driven else NO_LIMIT
+        self.saves_begun = 0
+        self.weights: Callable[[], int] = lambda: 0
+        self.steps_taken = 0
+        self.over = False
+        self.inside = 0
+        self.activity = 0
+        self.pass_ended = False
+        self.passes_ended = 0
+        self.data_over = False
+        self.records: list[Event] = []
+        self.waiters: list[Waiter] = []
+        self.in_flight: dict[int, list[Generation]] = {}
+        self.parked: set[int] = set()
+        self.callers: set[int] = set()
+        self.loops: set[asyncio.AbstractEventLoop] = set()
+        self.inline: int | None = None
+        self.courier: Callable[[Callable[[], None]], None] | None = None
+
+    # -- what every call goes through ------------------------------------------------------
+
+    def check(self) -> None:
+        """Let the call in, unless the life is over."""
+        if self.over:
+            raise LifeEnded
+        self.callers.add(get_native_id())
+
+    @contextmanager
+    def granted(self) -> Iterator[None]:
+        """A stretch in which a call that was let through works: the life is not at rest."""
+        self.check()
+        with self.lock:
+            self.inside += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.inside -= 1
+
+    def record(
+        self,
+        kind: str,
+        ordinal: int | None = None,
+        generation: int | None = None,
+        number: int | None = None,
+        text: str = "",
+    ) -> None:
+        """Note an event. The lock is held."""
+        if self.over:
+            raise LifeEnded
+        self.activity += 1
+        self.records.append(Event(kind, ordinal, generation, number, text))
+
+    def note(self, kind: str, *, number: int | None = None, text: str = "") -> None:
+        """Note an event that belongs to no prompt."""
+        with self.lock:
+            self.record(kind, number=number, text=text)
+
+    # -- gates -----------------------------------------------------------------------------
+
+    def wait(self, gate: str, ready: Callable[[], bool]) -> None:
+        """Stand at a gate until it lets this thread through. The lock is held, before and after."""
+        while not self.over and not ready():
+            if self.inline == get_ident():
+                raise WouldBlock(gate)
+            signal = threading.Lock()
+            signal.acquire()
+            self._stand(Waiter(gate, ready, signal.release, get_native_id()))
+            self.lock.release()
+            try:
+                signal.acquire()
+            finally:
+                self.lock.acquire()
+        if self.over:
+            raise LifeEnded
+
+    async def await_gate(self, gate: str, ready: Callable[[], bool]) -> None:
+        """Stand at a gate in a coroutine: its loop goes on meanwhile."""
+        loop = asyncio.get_running_loop()
+        self.loops.add(loop)
+        while True:
+            with self.lock:
+                if self.over:
+                    raise LifeEnded
+                if ready():
+                    return
+                go_on = loop.create_future()
+                waiter = Waiter(gate, ready, _waker(loop, go_on), None)
+                self._stand(waiter)
+            try:
+                await go_on
+            finally:
+                with self.lock:
+                    if waiter in self.waiters:
+                        self.waiters.remove(waiter)
+
+    def _stand(self, waiter: Waiter) -> None:
+        self.activity += 1
+        self.waiters.append(waiter)
+        if waiter.thread is not None:
+            self.parked.add(waiter.thread)
+
+    def open_gates(self) -> None:
+        """Let through every waiter whose gate is open now."""
+        with self.lock:
+            ready = [w for w in self.waiters if self.over or w.ready()]
+            for waiter in ready:
+                self.waiters.remove(waiter)
+                if waiter.thread is not None:
+                    self.parked.discard(waiter.thread)
+                self.activity += 1
+        for waiter in ready:
+            waiter.wake()
+
+    def standing_at(self, gate: str) -> list[Waiter]:
+        """The calls that stand at one gate."""
+        with self.lock:
+            return [w for w in self.waiters if w.gate == gate]
+
+    # -- loader ----------------------------------------------------------------------------
+
+    def may_hand_out(self) -> bool:
+        """Whether the loader's gate lets the next batch through."""
+        return self.numbers.place < self.place_limit
+
+    def hand_out(self, rows: Sequence[int], place: int | None) -> None:
+        """Note a batch that the loader handed out. The lock is held."""
+        for ordinal in self.numbers.hand_out(rows, place):
+            self.record("handed_out", ordinal)
+        self.pass_ended = self.data_over = False
+
+    def end_pass(self, passes_ended: int | None = None) -> None:
+        """Note that the loader said it has no more in this pass. The lock is held."""
+        self.pass_ended = True
+        self.passes_ended = self.passes_ended + 1 if passes_ended is None else passes_ended
+        self.record("pass_ended", number=self.passes_ended)
+        if self.passes_ended >= self.setup.passes or self.numbers.place >= self.setup.total:
+            self.data_over = True
+
+    # -- engine ----------------------------------------------------------------------------
+
+    def dispatch(self, prompt: Prompt, generation: int) -> Generation:
+        """Put a generation in flight."""
+        with self.lock:
+            self.check()
+            ordinal = self.numbers.of("dispatched", prompt.row, generation)
+            begun = Generation(ordinal, prompt, generation, weight_version=self.weights())
+            self.in_flight.setdefault(ordinal, []).append(begun)
+            self.record("dispatched", ordinal, generation, number=begun.weight_version)
+            return begun
+
+    def end_generation(self, generation: Generation, *, failed: bool = False) -> None:
+        """Let a generation end: whoever waits for it goes on."""
+        with self.lock:
+            if self.over:
+                raise LifeEnded
+            generation.failed = failed
+            generation.ended = True
+            waiting = self.in_flight[generation.ordinal]
+            waiting.remove(generation)
+            if not waiting:
+                del self.in_flight[generation.ordinal]
+            if failed:
+                self.record("failed", generation.ordinal, generation.generation)
+            else:
+                self.numbers.of("finished", generation.prompt.row, generation.generation)
+                self.record("finished", generation.ordinal, generation.generation)
+        if generation.future is not None:
+            complete = _completer(self, generation)
+            if self.courier is None:
+                complete()
+            else:
+                self.courier(complete)
+        else:
+            self.open_gates()
+
+    # -- buffer, trainer, drops ------------------------------------------------------------
+
+    def reached(self, stage: str, rollout: Rollout, *, number: int | None = None) -> int:
+        """Note that a rollout reached a stage; returns its ordinal. The lock is held."""
+        ordinal = self.numbers.of(stage, rollout.prompt.row, rollout.generation)
+        self.record(stage, ordinal, rollout.generation, number=number)
+        return ordinal
+
+    def dropped(self, prompt: Prompt, reason: str) -> None:
+        """Note that the collector gives a prompt up."""
+        with self.lock:
+            ordinal = self.numbers.look_up("trained", prompt.row, 0)
+            self.numbers.settle(ordinal)
+            self.record("dropped", ordinal, text=reason)
+
+    # -- saves of a self-driven life ---------------------------------------------------------
+
+    def begin_save(self, name: str) -> None:
+        """Stand at the gate before a save."""
+        with self.lock:
+            self.wait("save", lambda: self.saves_begun < self.save_limit)
+            self.saves_begun += 1
+            self.record("saving", text=name)
+
+    def end_save(self, name: str) -> None:
+        """Note that a save is done, and stand at the gate behind it."""
+        with self.lock:
+            self.record("saved", text=name)
+            done = self.saves_begun
+            self.wait("saved", lambda: self.pass_limit >= done)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End the life: every call that stands at a gate, and every later one, raises."""
+        with self.lock:
+            self.over = True
+            loops = list(self.loops)
+        self.open_gates()
+        for loop in loops:
+            _call(loop, _raise_life_ended)
+
+
+def _raise_life_ended() -> None:
+    raise LifeEnded
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., Any], *args: Any) -> None:
+    # A loop that was closed has nothing left that could wait.
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _waker(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Callable[[], None]:
+    def go_on() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return lambda: _call(loop, go_on)
+
+
+def _completer(control: Control, generation: Generation) -> Callable[[], None]:
+    future = generation.future
+    assert future is not None
+
+    def complete() -> None:
+        if control.over or future.cancelled():
+            return
+        try:
+            answer = generation.result()
+        except GenerationFailed as failure:
+            future.set_exception(failure)
+        else:
+            future.set_result(answer)
+
+    return complete

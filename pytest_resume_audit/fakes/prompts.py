@@ -1,0 +1,111 @@
+"""The data set: prompts, and the rollouts that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, overload
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One row of the data set.
+
+    It knows its row, never its ordinal: numbering the stream is the collector's job, and part
+    of what is tested.
+
+    Args:
+        row: index in the data set, from 0.
+
+    Example:
+        >>> Prompt(5).row
+        5
+    """
+
+    row: int
+
+    @property
+    def text(self) -> str:
+        """A text that is the same in every life and process: a sentence where Faker is there."""
+        return _text(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One generation (answer) of a prompt.
+
+    Args:
+        prompt: what was answered.
+        generation: its place in the group, from 0 to ``group_size - 1``.
+        weight_version: trainer steps that the weights had behind them when generation began.
+        tag: whatever the collector wants to ride along, such as its own ordinal. It passes
+            through the buffer, its state and the trainer untouched; it must survive the
+            collector's own way of writing files.
+
+    Example:
+        >>> import dataclasses
+        >>> rollout = Rollout(Prompt(5), generation=0, weight_version=1)
+        >>> dataclasses.replace(rollout, tag=5).tag
+        5
+    """
+
+    prompt: Prompt
+    generation: int
+    weight_version: int
+    tag: Any = None
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        return f"answer {self.generation} to: {self.prompt.text}"
+
+
+class Prompts(Sequence[Prompt]):
+    """The data set of an audited run: usable as a map-style data set of torch.
+
+    Args:
+        count: number of rows.
+
+    Example:
+        >>> len(Prompts(16)), Prompts(16)[3].row
+        (16, 3)
+    """
+
+    def __init__(self, count: int) -> None:
+        self._prompts = [Prompt(row) for row in range(count)]
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return iter(self._prompts)
+
+    @overload
+    def __getitem__(self, row: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Prompt]: ...
+    def __getitem__(self, row: int | slice) -> Prompt | list[Prompt]:
+        return self._prompts[row]
+
+
+@lru_cache(maxsize=4096)
+def _text(row: int) -> str:
+    sentence = _sentences()
+    return f"prompt {row}" if sentence is None else f"{row}: {sentence(row)}"
+
+
+@lru_cache(maxsize=1)
+def _sentences() -> Callable[[int], str] | None:
+    # Faker is imported by the first text that is read, not by the plugin: it costs 0.2 s.
+    try:
+        from faker import Faker
+    except ImportError:
+        return None
+    fake = Faker()
+
+    def sentence(row: int) -> str:
+        fake.seed_instance(row)
+        return str(fake.sentence())
+
+    return sentence

@@ -1,0 +1,285 @@
+"""What happened: events, the standing of every prompt, saves, lives and their lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+KINDS = (
+    "restored",
+    "started",
+    "saving",
+    "pass_ended",
+    "handed_out",
+    "dispatched",
+    "finished",
+    "failed",
+    "buffered",
+    "evicted",
+    "dropped",
+    "trained",
+    "saved",
+    "crashed",
+    "stopped",
+    "ended",
+)
+"""Every kind of event, in the order in which those of one moment are written down."""
+
+_RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+
+
+class Event(NamedTuple):
+    """Something that happened to a prompt, or in a life.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        ordinal: of the prompt; None for what concerns the whole life.
+        generation: of its group; None for the whole group.
+        number: ``trained``: the step; ``dispatched``: the weight version; ``saving``, ``saved``
+            and ``restored``: the save, from 1; ``pass_ended``: passes ended so far.
+        text: the reason of a drop or eviction.
+    """
+
+    kind: str
+    ordinal: int | None = None
+    generation: int | None = None
+    number: int | None = None
+    text: str = ""
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """The events of one moment in the order of the history: threads leave no trace in it."""
+    return sorted(events, key=_order)
+
+
+def _order(event: Event) -> tuple[int, int, int, int, str]:
+    def known(number: int | None) -> int:
+        return -1 if number is None else number
+
+    return (
+        _RANK[event.kind],
+        known(event.number) if event.kind == "trained" else 0,
+        known(event.ordinal),
+        known(event.generation),
+        event.text,
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the prompts of a life stand at one moment: disjoint sets of ordinals.
+
+    Args:
+        handed_out: handed out and nothing more, such as the carried-over rest of a batch.
+        in_flight: a generation of it is being answered.
+        held: finished, and not in the buffer: the collector has it.
+        buffered: in the replay buffer.
+        trained: by this life.
+        failed: and not tried again.
+        dropped: given up by the collector, with a reason.
+        evicted: thrown out of the buffer, and nothing more.
+        place: of the loader.
+        partly: groups of which some generations have ended and some have not.
+    """
+
+    handed_out: frozenset[int]
+    in_flight: frozenset[int]
+    held: frozenset[int]
+    buffered: frozenset[int]
+    trained: frozenset[int]
+    failed: frozenset[int]
+    dropped: frozenset[int]
+    evicted: frozenset[int]
+    partly: frozenset[int]
+    place: int
+
+    @property
+    def unsettled(self) -> frozenset[int]:
+        """Everything the life has out."""
+        return self.handed_out | self.in_flight | self.held | self.buffered | self.evicted
+
+
+@dataclass
+class Progress:
+    """The standing of one life as its events come in.
+
+    Args:
+        group_size: generations of a prompt.
+    """
+
+    group_size: int
+    _where: dict[int, str] = field(default_factory=dict)
+    _answers: dict[int, set[int]] = field(default_factory=dict)
+    _failures: dict[int, set[int]] = field(default_factory=dict)
+    _flying: dict[int, int] = field(default_factory=dict)
+    _buffered: dict[int, set[int]] = field(default_factory=dict)
+
+    def apply(self, event: Event) -> None:
+        """Take in one event."""
+        kind, ordinal = event.kind, event.ordinal
+        if ordinal is None:
+            return
+        generation = event.generation or 0
+        if kind == "handed_out":
+            # A repeated prompt that waits in the restored buffer stays there.
+            self._where.setdefault(ordinal, "handed_out")
+        elif kind == "dispatched":
+            self._flying[ordinal] = self._flying.get(ordinal, 0) + 1
+            self._where[ordinal] = "in_flight"
+        elif kind in ("finished", "failed"):
+            self._flying[ordinal] = self._flying.get(ordinal, 0) - 1
+            ended, other = (self._answers, self._failures)
+            if kind == "failed":
+                ended, other = other, ended
+            ended.setdefault(ordinal, set()).add(generation)
+            other.get(ordinal, set()).discard(generation)
+            if self._flying[ordinal] <= 0:
+                self._where[ordinal] = "failed" if self._failures.get(ordinal) else "held"
+        elif kind == "buffered":
+            kept = self._buffered.setdefault(ordinal, set())
+            kept.add(generation)
+            if len(kept) >= self.group_size:
+                self._where[ordinal] = "buffered"
+        elif kind in ("trained", "dropped", "evicted"):
+            self._buffered.pop(ordinal, None)
+            self._where[ordinal] = kind
+
+    def standing(self, place: int) -> Standing:
+        """Where every prompt of the life stands now, with the loader at this place."""
+        sets: dict[str, set[int]] = {
+            name: set()
+            for name in (
+                "handed_out", "in_flight", "held", "buffered",
+                "trained", "failed", "dropped", "evicted",
+            )
+        }  # fmt: skip
+        for ordinal, where in self._where.items():
+            sets[where].add(ordinal)
+        ended = {o for o, answers in self._answers.items() if 0 < len(answers) < self.group_size}
+        partly = ended & (sets["in_flight"] | sets["held"])
+        return Standing(
+            **{name: frozenset(ordinals) for name, ordinals in sets.items()},
+            partly=frozenset(partly),
+            place=place,
+        )
+
+    def held(self) -> frozenset[int]:
+        """Whole groups that are finished, and that the collector has not put in the buffer."""
+        return frozenset(
+            ordinal
+            for ordinal, where in self._where.items()
+            if where == "held" and len(self._answers.get(ordinal, ())) >= self.group_size
+        )
+
+
+@dataclass
+class SaveRecord:
+    """A checkpoint, and what was out when it was written.
+
+    Args:
+        number: from 1, over all lives.
+        life: the life that wrote it, from 1.
+        position: events of that life before the save began.
+        standing: of the prompts when the save began.
+        weight_version: of the weights when the save began.
+        counts: of the weights when the save began.
+        checkpoint: its name below the checkpoint root.
+        published: whether the save came to its end.
+        legacy: whether it was rewritten as the version before the fix wrote it.
+    """
+
+    number: int
+    life: int
+    position: int
+    standing: Standing
+    weight_version: int
+    counts: tuple[int, ...]
+    checkpoint: str = ""
+    published: bool = False
+    legacy: bool = False
+
+
+@dataclass
+class LifeRecord:
+    """One life.
+
+    Args:
+        number: from 1.
+        origin: the save it was restored from; None: it began afresh.
+        wanted: the save the script told it to restart from; None: afresh, or no save yet.
+        load_buffer: whether the restart loaded the replay buffer.
+        events: what happened in it.
+        start_counts: of the weights when it had started.
+        start_version: of the weights when it had started.
+        start_place: of the loader when it had started.
+        start_buffer: ordinals that were in the buffer when it had started.
+        ended: ``"crash"``, ``"stop"`` or ``"end"``.
+        final: the standing when it ended.
+        warned: whether it gave the warning that the collector declares for legacy checkpoints.
+        left_behind: threads that survived the end of the life, and where they stand.
+    """
+
+    number: int
+    origin: int | None = None
+    wanted: int | None = None
+    load_buffer: bool = True
+    events: list[Event] = field(default_factory=list)
+    start_counts: tuple[int, ...] = ()
+    start_version: int = 0
+    start_place: int = 0
+    start_buffer: frozenset[int] = frozenset()
+    ended: str = "end"
+    final: Standing | None = None
+    warned: bool = False
+    left_behind: tuple[str, ...] = ()
+
+    def ordinals(self, kind: str, since: int = 0, until: int | None = None) -> set[int]:
+        """The ordinals that events of one kind in this life name."""
+        return {
+            event.ordinal
+            for event in self.events[since:until]
+            if event.kind == kind and event.ordinal is not None
+        }
+
+
+@dataclass
+class History:
+    """Everything that happened in one audited run, in an order that does not vary.
+
+    Args:
+        rows: the row at each ordinal of the uninterrupted stream.
+    """
+
+    rows: tuple[int, ...] = ()
+    lives: list[LifeRecord] = field(default_factory=list)
+    saves: list[SaveRecord] = field(default_factory=list)
+
+    def save(self, number: int) -> SaveRecord:
+        """The save of this number, from 1."""
+        return self.saves[number - 1]
+
+    def lineage(self) -> list[tuple[LifeRecord, int]]:
+        """The lives that made the final weights, oldest first.
+
+        Returns:
+            Each life with the number of its events that belong to the lineage: those before
+            the save that the next life was restored from; for the last life all of them.
+        """
+        if not self.lives:
+            return []
+        life = self.lives[-1]
+        lineage = [(life, len(life.events))]
+        while life.origin is not None:
+            save = self.save(life.origin)
+            life = self.lives[save.life - 1]
+            lineage.append((life, save.position))
+        return lineage[::-1]
+
+    def lines(self) -> list[str]:
+        """The history as text, an event a line: equal for equal runs."""
+        return [
+            f"life {life.number}: " + " ".join(str(part) for part in event if part not in (None, ""))
+            for life in self.lives
+            for event in life.events
+        ]

@@ -1,0 +1,1 @@
+"""Where a life runs, and how it dies."""

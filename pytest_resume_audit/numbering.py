@@ -1,0 +1,126 @@
+"""Which ordinal an event belongs to.
+
+A prompt knows its row only. With several passes a row has several places in the stream, so each
+event is given the place that the way of a prompt leaves for it: a rollout is buffered where one
+was finished, trained where one was buffered.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+
+STAGES = ("handed_out", "dispatched", "finished", "buffered", "trained")
+"""The way of a prompt, from the loader into the weights."""
+
+_EARLIER = dict(zip(STAGES[1:], STAGES, strict=False))
+
+
+class Numbering:
+    """The stream of the run that is never interrupted: the row at each ordinal.
+
+    Args:
+        rows: the row at each ordinal; None while the uninterrupted run itself is played, which
+            appends them as the loader hands them out.
+    """
+
+    def __init__(self, rows: Sequence[int] | None = None) -> None:
+        self.open = rows is None
+        self.rows: list[int] = []
+        self.places: dict[int, list[int]] = {}
+        self.saved_places: dict[bytes, int] = {}
+        for row in rows or ():
+            self.append(row)
+
+    def append(self, row: int) -> int:
+        """The ordinal of one more prompt at the end of the stream."""
+        ordinal = len(self.rows)
+        self.rows.append(row)
+        self.places.setdefault(row, []).append(ordinal)
+        return ordinal
+
+    def matches(self, place: int, rows: Sequence[int]) -> bool:
+        """Whether the stream has these rows, in this order, from ``place`` on."""
+        return self.rows[place : place + len(rows)] == list(rows)
+
+    def find(self, rows: Sequence[int], near: int) -> int | None:
+        """The place nearest to ``near`` at which the stream has these rows in this order."""
+        starts = [p for p in self.places.get(rows[0], ()) if self.matches(p, rows)]
+        return min(starts, key=lambda p: (abs(p - near), p), default=None)
+
+
+class LifeNumbering:
+    """The numbering of one life's events.
+
+    Args:
+        numbering: the stream.
+        settled: ordinals that are settled in the weights this life starts from.
+    """
+
+    def __init__(self, numbering: Numbering, settled: Iterable[int] = ()) -> None:
+        self.numbering = numbering
+        self.place = 0
+        self._settled = set(settled)
+        self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
+
+    def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
+        """The ordinals of a batch.
+
+        Args:
+            rows: its rows, in order.
+            place: the loader's place before it, None where only the rows are known.
+        """
+        if not rows:
+            return []
+        stream = self.numbering
+        if stream.open:
+            ordinals = [stream.append(row) for row in rows]
+        else:
+            start = self.place if place is None else place
+            if not stream.matches(start, rows):
+                found = None if place is not None else stream.find(rows, near=start)
+                start = -1 if found is None else found
+            ordinals = (
+                list(range(start, start + len(rows)))
+                if start >= 0
+                else [self.of("handed_out", row, 0) for row in rows]
+            )
+        self._reached["handed_out"].update((ordinal, 0) for ordinal in ordinals)
+        self.place = ordinals[-1] + 1 if place is None else place + len(rows)
+        return ordinals
+
+    def of(self, stage: str, row: int, generation: int) -> int:
+        """The ordinal at which this row reaches a stage now, which it then has reached."""
+        ordinal = self.look_up(stage, row, generation)
+        self._reached[stage].add((ordinal, generation))
+        return ordinal
+
+    def look_up(self, stage: str, row: int, generation: int) -> int:
+        """The ordinal at which this row would reach a stage next."""
+        places = self.numbering.places.get(row)
+        if places is None:
+            return self.numbering.append(row)
+        if len(places) == 1:
+            return places[0]
+        here = self._reached[stage]
+        earlier = self._reached[_EARLIER.get(stage, stage)]
+        waiting = [p for p in places if (p, generation) not in here and p not in self._settled]
+        for place in waiting:
+            if (place, 0 if stage == "dispatched" else generation) in earlier:
+                return place
+        if stage == "dispatched":
+            # Nothing handed out is still to be dispatched: one of them is tried once more.
+            tried = [p for p in places if (p, generation) in here]
+            if tried:
+                return tried[-1]
+        # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
+        return waiting[0] if waiting else places[-1]
+
+    def settle(self, ordinal: int) -> None:
+        """Note that a prompt failed or was dropped: what comes next of its row is another place."""
+        self._settled.add(ordinal)
+
+    def pass_of(self, ordinal: int) -> int:
+        """The pass that an ordinal belongs to, from 0: how often its row came before."""
+        row = self.numbering.rows[ordinal]
+        return bisect.bisect_left(self.numbering.places[row], ordinal)

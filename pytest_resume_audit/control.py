@@ -125,6 +125,7 @@ class Control:
         self.records: list[Event] = []
         self.waiters: list[Waiter] = []
         self.in_flight: dict[int, list[Generation]] = {}
+        self.most_in_flight = 0
         self.parked: set[int] = set()
         self.callers: set[int] = set()
         self.loops: set[asyncio.AbstractEventLoop] = set()
@@ -260,6 +261,7 @@ class Control:
             ordinal = self.numbers.of("dispatched", prompt.row, generation)
             begun = Generation(ordinal, prompt, generation, weight_version=self.weights())
             self.in_flight.setdefault(ordinal, []).append(begun)
+            self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
             self.record("dispatched", ordinal, generation, number=begun.weight_version)
             return begun
 

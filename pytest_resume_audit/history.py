@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 KINDS = (
@@ -79,6 +79,7 @@ class Standing:
         failed: and not tried again.
         dropped: given up by the collector, with a reason.
         evicted: thrown out of the buffer, and nothing more.
+        settled: settled in the weights that the life started from, and not touched since.
         place: of the loader.
         partly: groups of which some generations have ended and some have not.
     """
@@ -91,6 +92,7 @@ class Standing:
     failed: frozenset[int]
     dropped: frozenset[int]
     evicted: frozenset[int]
+    settled: frozenset[int]
     partly: frozenset[int]
     place: int
 
@@ -106,14 +108,19 @@ class Progress:
 
     Args:
         group_size: generations of a prompt.
+        settled: ordinals settled in the weights that the life starts from.
     """
 
     group_size: int
+    settled: InitVar[Iterable[int]] = ()
     _where: dict[int, str] = field(default_factory=dict)
     _answers: dict[int, set[int]] = field(default_factory=dict)
     _failures: dict[int, set[int]] = field(default_factory=dict)
     _flying: dict[int, int] = field(default_factory=dict)
     _buffered: dict[int, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self, settled: Iterable[int]) -> None:
+        self._where.update(dict.fromkeys(settled, "settled"))
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
@@ -122,7 +129,7 @@ class Progress:
             return
         generation = event.generation or 0
         if kind == "handed_out":
-            # A repeated prompt that waits in the restored buffer stays there.
+            # What is settled, or waits in the restored buffer, stays so when it comes round again.
             self._where.setdefault(ordinal, "handed_out")
         elif kind == "dispatched":
             self._flying[ordinal] = self._flying.get(ordinal, 0) + 1
@@ -151,7 +158,7 @@ class Progress:
             name: set()
             for name in (
                 "handed_out", "in_flight", "held", "buffered",
-                "trained", "failed", "dropped", "evicted",
+                "trained", "failed", "dropped", "evicted", "settled",
             )
         }  # fmt: skip
         for ordinal, where in self._where.items():
@@ -216,6 +223,7 @@ class LifeRecord:
         start_buffer: ordinals that were in the buffer when it had started.
         ended: ``"crash"``, ``"stop"`` or ``"end"``.
         final: the standing when it ended.
+        most_in_flight: prompts that were in flight at once, at the most.
         warned: whether it gave the warning that the collector declares for legacy checkpoints.
         left_behind: threads that survived the end of the life, and where they stand.
     """
@@ -231,6 +239,7 @@ class LifeRecord:
     start_buffer: frozenset[int] = frozenset()
     ended: str = "end"
     final: Standing | None = None
+    most_in_flight: int = 0
     warned: bool = False
     left_behind: tuple[str, ...] = ()
 

@@ -94,7 +94,7 @@ class TimelineError(ValueError):
         self._part = part
         self._nth = nth
         lines = [problem]
-        if column is not None:
+        if column is not None and text.strip():
             lines += _pointed(text, column, width)
         if hint:
             lines.append(hint)
@@ -756,7 +756,7 @@ class _Reader:
             raise self.error(
                 extra,
                 f"{_shown(extra.text)} is too much after {_named(step)}: "
-                "expected `;`, a new line or the end",
+                f"expected `;`, a new line or {'`)`' if ')' in ends else 'the end'}",
                 hint=_new_step(extra),
             )
         return step
@@ -843,8 +843,8 @@ class _Reader:
         if word.text in _POSITIONS:
             otherwise = () if word.text == "every" else ("hand_out",)
             count = self.take(_either(["a number", *(f"`{keyword}`" for keyword in otherwise)]))
-            if count.text in otherwise:
-                return self.make([count], Position, word.text, count.text)
+            if count.text == "hand_out":
+                return self.make([count], Position, word.text, "hand_out")
             return self.make([count], Position, word.text, self.number(count, *otherwise))
         targets = self.targets(word, _POSITIONS)
         words = [word] * len(targets)

@@ -1,0 +1,661 @@
+"""What a run proves: weights and history in, a report out. Nothing here runs anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pytest_resume_audit.history import History, LifeRecord, SaveRecord
+from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.states import reached
+from pytest_resume_audit.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pytest_resume_audit.collector import Collector, SelfDrivenCollector
+
+Verdict = Literal["lossless", "undetermined", "refused", "hang", "error", "lossy"]
+
+WORST_LAST: tuple[Verdict, ...] = (
+    "lossless",
+    "undetermined",
+    "refused",
+    "hang",
+    "error",
+    "lossy",
+)
+
+Demand = Literal["lossless", "clean", "legacy", "lossless or refused"]
+"""What a timeline asks for.
+
+``clean``: lossless, and nothing structural unless the collector declares it. ``legacy``: no
+duplicates, the warning in every life of the lineage, and no skips but of what was not settled at
+some save of it. ``lossless or refused``: a loud refusal to resume is as good.
+"""
+
+
+class Ordinals(list[int]):
+    """Ordinals of one kind in a report: a list that knows its report, for failing asserts."""
+
+    def __init__(self, ordinals: Iterable[int], report: AuditReport | None = None) -> None:
+        super().__init__(sorted(ordinals))
+        self.report = report
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an ordinal was skipped, repeated or starved.
+
+    Args:
+        kind: the same for equal causes; totals are counted by it.
+        text: the whole sentence, with the saves and lives.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that the run showed.
+
+    Args:
+        verdict: what it makes of the run.
+        text: the sentence.
+        ordinals: the prompts concerned, if any.
+    """
+
+    verdict: Verdict
+    text: str
+    ordinals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A step of the script that could not be done.
+
+    Args:
+        step: its text.
+        why: what stood in the way.
+        throttled: whether that is the collector's own way of working, not a fault.
+    """
+
+    step: str
+    why: str
+    throttled: bool
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the run does when nothing interrupts it.
+
+    Args:
+        rows: the row at each ordinal of the stream.
+        trained: ordinals that it trained, every generation of them.
+        failed: ordinals that failed for good.
+        dropped: ordinals that the collector dropped.
+    """
+
+    rows: tuple[int, ...]
+    trained: frozenset[int]
+    failed: frozenset[int]
+    dropped: frozenset[int]
+
+    @property
+    def expected(self) -> frozenset[int]:
+        """What must come out of an interrupted run too: trained, failed or dropped."""
+        return self.trained | self.failed | self.dropped
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run, as the conductor hands it over.
+
+    Args:
+        history: what happened.
+        counts: of the last life's weights, row x ``group_size`` + generation; None where the
+            run did not come to its end.
+        missed: steps that could not be done.
+        error: an exception of the collector, or None.
+        refusal: an exception by which it refused to resume, or None.
+        hang: what stood still, or None.
+        gated: whether the loader's gate was on.
+        rest: how rest was looked for.
+    """
+
+    history: History
+    counts: Sequence[int] | None
+    missed: tuple[Missed, ...] = ()
+    error: BaseException | None = None
+    refusal: BaseException | None = None
+    hang: str | None = None
+    gated: bool = True
+    rest: str = "proc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditReport:
+    """What one timeline proved about a collector.
+
+    Attributes:
+        verdict: the worst of the findings; ``"lossless"`` without any.
+        name: of the timeline; empty for a script of one's own.
+        timeline: the script.
+        setup: the sizes it was played with.
+        collector: name of the collector.
+        demand: what the timeline asks for.
+        findings: everything that speaks against the run, worst first.
+        skipped: ordinals trained by nobody, in the weights that the last life ends with.
+        duplicated: ordinals trained more than once in them.
+        unexpected: trained, though an uninterrupted run would not have.
+        partial: some generations of the group trained, not all.
+        starved: buffered at the end of the data, and no step took it.
+        failed: failed for good.
+        dropped: given up by the collector, with a reason.
+        structural: missed by the uninterrupted run too.
+        excused: skipped or repeated, but within what the demand or the declaration allows.
+        rolled_back: trained after the save that a later life restarted from.
+        regenerated: answered again though an answer was saved.
+        reasons: why, for each skipped, duplicated and starved ordinal.
+        states: the states that the run reached.
+        missed: steps of the script that could not be done.
+        unreached: why the run could not show what the timeline is for, through the collector's
+            own way of working; None when it could.
+        history: what happened.
+        gated: False when the loader's gate had to be left open.
+        rest: how rest was looked for.
+        error: the exception of the collector, if any.
+    """
+
+    verdict: Verdict
+    name: str
+    timeline: Timeline
+    setup: Setup
+    collector: str
+    demand: Demand
+    findings: tuple[Finding, ...]
+    skipped: Ordinals
+    duplicated: Ordinals
+    unexpected: Ordinals
+    partial: Ordinals
+    starved: Ordinals
+    failed: Ordinals
+    dropped: Ordinals
+    structural: Ordinals
+    excused: Ordinals
+    rolled_back: Ordinals
+    regenerated: Ordinals
+    reasons: Mapping[int, Reason]
+    states: frozenset[str]
+    missed: tuple[Missed, ...]
+    unreached: str | None
+    history: History = field(repr=False)
+    gated: bool
+    rest: str
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, Ordinals):
+                value.report = self
+
+    @property
+    def passed(self) -> bool:
+        """Whether the timeline's demand is met. Undetermined never passes."""
+        if self.verdict == "refused":
+            return self.demand == "lossless or refused"
+        return self.verdict == "lossless"
+
+    def __str__(self) -> str:
+        from pytest_resume_audit.reports.text import render
+
+        return render(self)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is judged by: the timeline and what it asks for.
+
+    Args:
+        timeline: the script.
+        setup: the sizes.
+        name: of the timeline.
+        demand: what it asks for.
+        must_reach: states without which the run proves nothing.
+        may_reach: states that depend on the collector's way of working: a run without them is
+            unreached.
+    """
+
+    timeline: Timeline
+    setup: Setup
+    name: str = ""
+    demand: Demand = "lossless"
+    must_reach: tuple[str, ...] = ()
+    may_reach: tuple[str, ...] = ()
+
+
+def judge(
+    asked: Asked,
+    reference: Reference,
+    played: Played,
+    collector: type[Collector] | type[SelfDrivenCollector],
+) -> AuditReport:
+    """Judge a run against the uninterrupted one.
+
+    Args:
+        asked: the timeline, the sizes and the demand.
+        reference: what an uninterrupted run does.
+        played: the run.
+        collector: the class, for its declarations and its name.
+
+    Returns:
+        The report; its verdict is the worst of its findings.
+    """
+    return _Judgement(asked, reference, played, collector).report()
+
+
+class _Judgement:
+    def __init__(
+        self,
+        asked: Asked,
+        reference: Reference,
+        played: Played,
+        collector: type[Collector] | type[SelfDrivenCollector],
+    ) -> None:
+        self.asked = asked
+        self.setup = asked.setup
+        self.reference = reference
+        self.played = played
+        self.history = played.history
+        self.collector = collector
+        self.lineage = self.history.lineage()
+        self.findings: list[Finding] = []
+        self.reasons: dict[int, Reason] = {}
+
+    def report(self) -> AuditReport:
+        history, expected = self.history, self.reference.expected
+        ended = self.played.counts is not None
+        failed, dropped = self._failed_for_good(), self._in_lineage("dropped")
+        times = self._times_trained(failed | dropped)
+        trained = {ordinal for ordinal, each in times.items() if all(each)}
+        touched = {ordinal for ordinal, each in times.items() if any(each)}
+        final = history.lives[-1].final if history.lives else None
+        left = expected - touched - failed - dropped if ended else frozenset()
+        starved = left & (final.buffered if final else frozenset())
+        skipped = set(left - starved)
+        repeated = {ordinal: max(each) - 1 for ordinal, each in times.items() if max(each) > 1}
+        duplicated = set(repeated)
+
+        for ordinal in sorted(skipped | starved):
+            self.reasons[ordinal] = self._why_not_trained(ordinal)
+        for ordinal in sorted(duplicated):
+            self.reasons[ordinal] = self._why_twice(ordinal)
+
+        excused = self._excused_skips(skipped) | self._excused_repeats(repeated)
+        unexpected = touched - expected if ended else set()
+        partial = touched - trained
+        self._find("lossy", "skipped", skipped - excused)
+        self._find("lossy", "trained more than once", duplicated - excused)
+        self._find("lossy", "trained, though an uninterrupted run does not", unexpected)
+        self._find("lossy", "trained in part: some generations of the group", partial)
+        self._find("lossy", "starved: buffered at the end, and no step took it", starved)
+        structural = self._structural()
+        if self.asked.demand == "clean" and not self.collector.structural:
+            self._find("lossy", "not trained by an uninterrupted run", structural)
+        self._check_lives()
+        self._check_order()
+        self._check_end()
+        states = reached(history, self.setup)
+        unreached = self._check_reached(states)
+
+        self.findings.sort(key=lambda finding: -WORST_LAST.index(finding.verdict))
+        return AuditReport(
+            verdict=self.findings[0].verdict if self.findings else "lossless",
+            name=self.asked.name,
+            timeline=self.asked.timeline,
+            setup=self.setup,
+            collector=self.collector.__qualname__,
+            demand=self.asked.demand,
+            findings=tuple(self.findings),
+            skipped=Ordinals(skipped),
+            duplicated=Ordinals(duplicated),
+            unexpected=Ordinals(unexpected),
+            partial=Ordinals(partial),
+            starved=Ordinals(starved),
+            failed=Ordinals(failed - touched),
+            dropped=Ordinals(dropped - touched - failed),
+            structural=Ordinals(structural),
+            excused=Ordinals(excused),
+            rolled_back=Ordinals(self._rolled_back()),
+            regenerated=Ordinals(self._regenerated()),
+            reasons=self.reasons,
+            states=states,
+            missed=self.played.missed,
+            unreached=unreached,
+            history=history,
+            gated=self.played.gated,
+            rest=self.played.rest,
+            error=self.played.error or self.played.refusal,
+        )
+
+    # -- what the weights say ----------------------------------------------------------------
+
+    def _times_trained(self, given_up: set[int]) -> dict[int, list[int]]:
+        """How often each ordinal went into the final weights, by generation.
+
+        The k-th training of a row belongs to its k-th place in the stream, and a surplus to the
+        last one; a place whose prompt failed or was dropped comes after the others.
+        """
+        counts, size = self.played.counts, self.setup.group_size
+        if counts is None:
+            return {}
+        places: dict[int, list[int]] = {}
+        for ordinal, row in enumerate(self.history.rows):
+            places.setdefault(row, []).append(ordinal)
+        times: dict[int, list[int]] = {}
+        for row, ordinals in places.items():
+            order = sorted(ordinals, key=lambda ordinal: (ordinal in given_up, ordinal))
+            for generation in range(size):
+                count = counts[row * size + generation] if (row + 1) * size <= len(counts) else 0
+                for ordinal in order[:count]:
+                    times.setdefault(ordinal, [0] * size)[generation] += 1
+                if count > len(order):
+                    surplus = times.setdefault(ordinals[-1], [0] * size)
+                    surplus[generation] += count - len(order)
+        return times
+
+    # -- what the history says ---------------------------------------------------------------
+
+    def _in_lineage(self, kind: str) -> set[int]:
+        return {o for life, until in self.lineage for o in life.ordinals(kind, until=until)}
+
+    def _failed_for_good(self) -> set[int]:
+        """Prompts with a generation that failed and was not answered in a later try."""
+        last: dict[tuple[int, int | None], str] = {}
+        for life, until in self.lineage:
+            for event in life.events[:until]:
+                if event.kind in ("finished", "failed") and event.ordinal is not None:
+                    last[event.ordinal, event.generation] = event.kind
+        return {ordinal for (ordinal, _), kind in last.items() if kind == "failed"}
+
+    def _trainings(self, ordinal: int) -> list[tuple[int, int]]:
+        """Life and step of each training of a prompt in the lineage."""
+        return sorted(
+            {
+                (life.number, event.number or 0)
+                for life, until in self.lineage
+                for event in life.events[:until]
+                if event.kind == "trained" and event.ordinal == ordinal
+            }
+        )
+
+    def _resumes(self) -> list[tuple[SaveRecord, LifeRecord]]:
+        """The restarts of the lineage, oldest first: the save, and the life that began there."""
+        return [
+            (self.history.save(life.origin), life)
+            for life, _ in self.lineage
+            if life.origin is not None
+        ]
+
+    def _structural(self) -> set[int]:
+        """Places of the stream that the uninterrupted run did not come to, or left."""
+        everything = range(max(self.setup.total, len(self.reference.rows)))
+        return set(everything) - self.reference.expected
+
+    def _rolled_back(self) -> set[int]:
+        lost: set[int] = set()
+        kept = {life.number: until for life, until in self.lineage}
+        for life in self.history.lives:
+            lost |= life.ordinals("trained", since=kept.get(life.number, 0))
+        return lost
+
+    def _regenerated(self) -> set[int]:
+        return {
+            ordinal
+            for save, life in self._resumes()
+            for ordinal in life.ordinals("dispatched") & save.standing.buffered
+        }
+
+    # -- reasons -------------------------------------------------------------------------------
+
+    def _why_not_trained(self, ordinal: int) -> Reason:
+        """Follow a prompt back from the last life to where it was lost."""
+        for save, life in [(None, self.lineage[0][0]), *self._resumes()][::-1]:
+            reason = self._lost_in(life, save, ordinal)
+            if reason is None and save is not None:
+                reason = self._lost_between(save, life, ordinal)
+            if reason is not None:
+                return reason
+        place = self.lineage[-1][0].final
+        where = f"the loader ended at {place.place}" if place else "the run did not end"
+        return Reason("never handed out", f"never handed out: {where}")
+
+    def _lost_in(self, life: LifeRecord, save: SaveRecord | None, ordinal: int) -> Reason | None:
+        """What became of a prompt in a life that ended without having trained it."""
+        if life is not self.lineage[-1][0] or life.final is None:
+            return None
+        number, final = life.number, life.final
+        if ordinal in final.handed_out:
+            if save is not None and ordinal < self._furthest(save):
+                return Reason(
+                    "thrown away on arrival",
+                    f"handed out again in life {number} and thrown away on arrival, "
+                    "though neither trained nor buffered",
+                )
+            return Reason(
+                "never dispatched", f"handed out in life {number} and never dispatched"
+            )
+        if ordinal in final.in_flight:
+            return Reason("still in flight", f"still in flight when life {number} ended")
+        if ordinal in final.held:
+            return Reason(
+                "held by the collector",
+                f"finished in life {number}, and never put in the buffer",
+            )
+        if ordinal in final.evicted:
+            return Reason("evicted", f"evicted from the buffer in life {number}, and not dropped")
+        if ordinal in final.buffered:
+            return Reason("starved", f"buffered when life {number} ended, and no step took it")
+        if ordinal in final.trained:
+            return Reason(
+                "not in the weights", f"trained in life {number}, but the weights do not show it"
+            )
+        return None
+
+    def _furthest(self, save: SaveRecord) -> int:
+        standing = save.standing
+        return max(standing.place, max(standing.unsettled, default=-1) + 1)
+
+    def _lost_between(self, save: SaveRecord, life: LifeRecord, ordinal: int) -> Reason | None:
+        """What became of a prompt between a save and the life that was restored from it."""
+        standing, at = save.standing, f"save {save.number}"
+        behind = (
+            f"life {life.number} restarted the loader at {life.start_place}, behind it"
+            if life.start_place > ordinal
+            else f"life {life.number} did not take it up again"
+        )
+        if ordinal in standing.buffered:
+            if not life.load_buffer:
+                return Reason(
+                    "buffered at a save, buffer not loaded",
+                    f"buffered at {at}, and the buffer was not loaded: {behind}",
+                )
+            return Reason(
+                "buffered at a save, and not restored",
+                f"buffered at {at}, and not in the restored buffer: {behind}",
+            )
+        for ordinals, where in (
+            (standing.in_flight, "in flight"),
+            (standing.held, "finished, held by the collector,"),
+            (standing.handed_out, "handed out, not dispatched,"),
+            (standing.evicted, "evicted"),
+        ):
+            if ordinal in ordinals:
+                kind = f"{where.rstrip(',')} at a save"
+                return Reason(kind, f"{where} at {at}, and {behind}")
+        if ordinal in standing.trained | standing.settled:
+            return Reason(
+                "weights not restored",
+                f"trained before {at}, but the weights of life {life.number} do not show it",
+            )
+        if ordinal >= self._furthest(save) and life.start_place > ordinal:
+            return Reason(
+                "jumped over",
+                f"not handed out at {at}, and life {life.number} restarted the loader at "
+                f"{life.start_place}, behind it",
+            )
+        return None
+
+    def _why_twice(self, ordinal: int) -> Reason:
+        trainings = self._trainings(ordinal)
+        lives = [life for life, _ in trainings]
+        for save, life in self._resumes():
+            if life.number in lives and any(number < life.number for number in lives):
+                return Reason(
+                    "trained before a save and again",
+                    f"trained before save {save.number} and again in life {life.number}",
+                )
+        if len(trainings) > 1:
+            steps = " and ".join(str(step) for _, step in trainings)
+            return Reason(
+                "trained twice in one life", f"trained in life {lives[0]} in steps {steps}"
+            )
+        return Reason(
+            "only the weights show it", "the weights count it more often than it was seen trained"
+        )
+
+    # -- what is allowed ----------------------------------------------------------------------
+
+    def _excused_skips(self, skipped: set[int]) -> set[int]:
+        if self.asked.demand != "legacy":
+            return set()
+        out = {o for save, _ in self._resumes() for o in save.standing.unsettled}
+        return skipped & out
+
+    def _excused_repeats(self, repeated: Mapping[int, int]) -> set[int]:
+        if self.collector.delivery != "at_least_once":
+            return set()
+        allowed: Counter[int] = Counter()
+        for save, _ in self._resumes():
+            lowest = min(save.standing.unsettled, default=save.standing.place)
+            before = save.standing.trained | save.standing.settled
+            allowed.update(o for o in before if o > lowest)
+        return {ordinal for ordinal, times in repeated.items() if times <= allowed[ordinal]}
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _find(self, verdict: Verdict, text: str, ordinals: Iterable[int] = ()) -> None:
+        concerned = tuple(sorted(ordinals))
+        if concerned:
+            self.findings.append(Finding(verdict, text, concerned))
+
+    def _add(self, verdict: Verdict, text: str) -> None:
+        self.findings.append(Finding(verdict, text))
+
+    def _check_lives(self) -> None:
+        limit = self.setup.max_in_flight
+        for life in self.history.lives:
+            if limit is not None and life.most_in_flight > limit:
+                self._add(
+                    "lossy",
+                    f"life {life.number} had {life.most_in_flight} prompts in flight, "
+                    f"over its limit of {limit}",
+                )
+            self._check_silent_restart(life)
+            if life.origin is not None:
+                self._check_restored(life, self.history.save(life.origin))
+        legacy = {save.number for save in self.history.saves if save.legacy}
+        descends = False
+        for save, life in self._resumes():
+            descends = descends or save.number in legacy
+            if descends and not life.warned:
+                self._add(
+                    "lossy",
+                    f"life {life.number} descends from a legacy checkpoint and gave no warning "
+                    f"that matches {self.collector.legacy_warning!r}",
+                )
+
+    def _check_silent_restart(self, life: LifeRecord) -> None:
+        if life.wanted is None or life.origin == life.wanted:
+            return
+        wanted = self.history.save(life.wanted)
+        version = 0 if life.origin is None else self.history.save(life.origin).weight_version
+        if version < wanted.weight_version:
+            origin = "afresh" if life.origin is None else f"from save {life.origin}"
+            self._add(
+                "lossy",
+                f"silent restart: life {life.number} began {origin}, with weights of step "
+                f"{version}, though save {wanted.number} with step {wanted.weight_version} "
+                "was published",
+            )
+
+    def _check_restored(self, life: LifeRecord, save: SaveRecord) -> None:
+        if life.start_counts and tuple(life.start_counts) != tuple(save.counts):
+            self._add(
+                "lossy",
+                f"weights not restored: those of life {life.number} are not those of "
+                f"save {save.number}",
+            )
+        begun: dict[tuple[int | None, int | None], int] = {}
+        older = set()
+        for event in life.events:
+            if event.kind == "dispatched":
+                begun[event.ordinal, event.generation] = event.number or 0
+            elif event.kind == "trained" and event.ordinal is not None:
+                version = begun.get((event.ordinal, event.generation))
+                if version is not None and version < save.weight_version:
+                    older.add(event.ordinal)
+        self._find("lossy", "answered by weights older than the restored ones", older)
+
+    def _check_order(self) -> None:
+        if self.collector.order != "stream":
+            return
+        furthest, late = -1, set()
+        for life, until in self.lineage:
+            for event in life.events[:until]:
+                if event.kind == "trained" and event.ordinal is not None:
+                    # Events of one step are sorted: only from step to step can it fall back.
+                    if event.ordinal < furthest:
+                        late.add(event.ordinal)
+                    furthest = max(furthest, event.ordinal)
+        self._find("lossy", "trained out of the order of the stream", late)
+
+    def _check_end(self) -> None:
+        played = self.played
+        if played.error is not None:
+            self._add("error", f"{type(played.error).__name__}: {played.error}")
+        if played.refusal is not None:
+            refusal = f"{type(played.refusal).__name__}: {played.refusal}"
+            self._add("refused", f"refused to resume: {refusal}")
+        if played.hang is not None:
+            self._add("hang", played.hang)
+        if not self.history.lives:
+            self._add("undetermined", "nothing was played")
+        elif played.counts is None and not (played.error or played.refusal or played.hang):
+            self._add("undetermined", "the run has no final weights")
+
+    def _check_reached(self, states: frozenset[str]) -> str | None:
+        """Whether the run showed what the timeline is for.
+
+        Returns:
+            Why not, when that is the collector's own way of working.
+        """
+        unmet = [state for state in self.asked.must_reach if state not in states]
+        optional = [state for state in self.asked.may_reach if state not in states]
+        if self.played.counts is None:
+            return None
+        because = [missed for missed in self.played.missed if missed.throttled]
+        if unmet and not because and not self.played.gated:
+            return f"not reached with the loader's gate open: {'; '.join(unmet)}"
+        if unmet and because:
+            return f"not reached: {'; '.join(unmet)} ({because[0].step}: {because[0].why})"
+        if unmet:
+            reasons = "; ".join(f"{missed.step}: {missed.why}" for missed in self.played.missed)
+            self._add(
+                "undetermined", f"not reached: {'; '.join(unmet)}" + (f" ({reasons})" if reasons else "")
+            )
+        elif optional:
+            return f"this collector never came to: {'; '.join(optional)}"
+        return None
+

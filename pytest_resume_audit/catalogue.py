@@ -55,3 +55,17 @@ class NamedTimeline:
             must_reach=self.must_reach,
             may_reach=self.may_reach,
         )
+
+
+NAMED: dict[str, NamedTimeline] = {
+    timeline.name: timeline
+    for timeline in (
+        NamedTimeline(
+            name="mid-flight",
+            purpose="the case that names the project: saved while four prompts are in flight",
+            script="hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; restart; drain",
+            by_position="hand_out; finish oldest 4; train; hand_out; finish every 2; save; crash; restart; drain",
+            must_reach=("saved with prompts in flight", "saved with a buffer", "resumed"),
+        ),
+    )
+}

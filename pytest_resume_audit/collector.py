@@ -84,11 +84,11 @@ class Collector(_Audited, abc.ABC):
     """
 
     @abc.abstractmethod
-    def start(self) -> None | Awaitable[None]:
+    def start(self) -> Awaitable[None] | None:
         """Begin to collect. It may start threads, tasks or actors; it returns."""
 
     @abc.abstractmethod
-    def save(self, root: Path, step: int) -> None | Awaitable[None]:
+    def save(self, root: Path, step: int) -> Awaitable[None] | None:
         """Publish checkpoint ``step`` below ``root``, in the project's own layout.
 
         Args:
@@ -97,7 +97,7 @@ class Collector(_Audited, abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> None | Awaitable[None]:
+    def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> Awaitable[None] | None:
         """Go back to a checkpoint; called before ``start``.
 
         Args:
@@ -121,13 +121,13 @@ class Collector(_Audited, abc.ABC):
         """
         return bool(self.rig.trainer.step())
 
-    def stop(self) -> None | Awaitable[None]:
+    def stop(self) -> Awaitable[None] | None:
         """End gracefully."""
 
-    def crash(self) -> None | Awaitable[None]:
+    def crash(self) -> Awaitable[None] | None:
         """End suddenly what the rig cannot end by itself, such as child processes."""
 
-    def downgrade(self, checkpoint: Path) -> None | Awaitable[None]:
+    def downgrade(self, checkpoint: Path) -> Awaitable[None] | None:
         """Rewrite the checkpoint just saved as the version before the fix wrote it."""
         raise NotImplementedError
 

@@ -130,6 +130,7 @@ class Control:
         self.callers: set[int] = set()
         self.loops: set[asyncio.AbstractEventLoop] = set()
         self.inline: int | None = None
+        self.would_block = False
         self.courier: Callable[[Callable[[], None]], None] | None = None
 
     # -- what every call goes through ------------------------------------------------------
@@ -177,6 +178,7 @@ class Control:
         """Stand at a gate until it lets this thread through. The lock is held, before and after."""
         while not self.over and not ready():
             if self.inline == get_ident():
+                self.would_block = True
                 raise WouldBlock(gate)
             signal = threading.Lock()
             signal.acquire()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 KINDS = (
@@ -102,7 +102,12 @@ class Standing:
         return self.handed_out | self.in_flight | self.held | self.buffered | self.evicted
 
 
-@dataclass
+_PLACES = (
+    "handed_out", "in_flight", "held", "buffered",
+    "trained", "failed", "dropped", "evicted", "settled",
+)  # fmt: skip
+
+
 class Progress:
     """The standing of one life as its events come in.
 
@@ -111,16 +116,16 @@ class Progress:
         settled: ordinals settled in the weights that the life starts from.
     """
 
-    group_size: int
-    settled: InitVar[Iterable[int]] = ()
-    _where: dict[int, str] = field(default_factory=dict)
-    _answers: dict[int, set[int]] = field(default_factory=dict)
-    _failures: dict[int, set[int]] = field(default_factory=dict)
-    _flying: dict[int, int] = field(default_factory=dict)
-    _buffered: dict[int, set[int]] = field(default_factory=dict)
-
-    def __post_init__(self, settled: Iterable[int]) -> None:
-        self._where.update(dict.fromkeys(settled, "settled"))
+    def __init__(self, group_size: int, settled: Iterable[int] = ()) -> None:
+        self._group_size = group_size
+        self._sets: dict[str, set[int]] = {place: set() for place in _PLACES}
+        self._where: dict[int, str] = {}
+        self._answers: dict[int, set[int]] = {}
+        self._failures: dict[int, set[int]] = {}
+        self._flying: dict[int, int] = {}
+        self._buffered: dict[int, set[int]] = {}
+        for ordinal in settled:
+            self._move(ordinal, "settled")
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
@@ -129,44 +134,47 @@ class Progress:
             return
         generation = event.generation or 0
         if kind == "handed_out":
-            # What is settled, or waits in the restored buffer, stays so when it comes round again.
-            self._where.setdefault(ordinal, "handed_out")
+            # What is settled, or waits in the restored buffer, stays so when it comes round.
+            if ordinal not in self._where:
+                self._move(ordinal, "handed_out")
         elif kind == "dispatched":
             self._flying[ordinal] = self._flying.get(ordinal, 0) + 1
-            self._where[ordinal] = "in_flight"
+            self._move(ordinal, "in_flight")
         elif kind in ("finished", "failed"):
-            self._flying[ordinal] = self._flying.get(ordinal, 0) - 1
-            ended, other = (self._answers, self._failures)
+            ended, other = self._answers, self._failures
             if kind == "failed":
                 ended, other = other, ended
             ended.setdefault(ordinal, set()).add(generation)
             other.get(ordinal, set()).discard(generation)
+            self._flying[ordinal] = self._flying.get(ordinal, 0) - 1
             if self._flying[ordinal] <= 0:
-                self._where[ordinal] = "failed" if self._failures.get(ordinal) else "held"
+                self._move(ordinal, "failed" if self._failures.get(ordinal) else "held")
         elif kind == "buffered":
             kept = self._buffered.setdefault(ordinal, set())
             kept.add(generation)
-            if len(kept) >= self.group_size:
-                self._where[ordinal] = "buffered"
+            if len(kept) >= self._group_size:
+                self._move(ordinal, "buffered")
         elif kind in ("trained", "dropped", "evicted"):
             self._buffered.pop(ordinal, None)
-            self._where[ordinal] = kind
+            self._move(ordinal, kind)
+
+    def _move(self, ordinal: int, place: str) -> None:
+        former = self._where.get(ordinal)
+        if former is not None:
+            self._sets[former].discard(ordinal)
+        self._where[ordinal] = place
+        self._sets[place].add(ordinal)
+
+    def where(self, ordinal: int) -> str | None:
+        """Where a prompt stands: a name of :class:`Standing`; None before it is handed out."""
+        return self._where.get(ordinal)
 
     def standing(self, place: int) -> Standing:
         """Where every prompt of the life stands now, with the loader at this place."""
-        sets: dict[str, set[int]] = {
-            name: set()
-            for name in (
-                "handed_out", "in_flight", "held", "buffered",
-                "trained", "failed", "dropped", "evicted", "settled",
-            )
-        }  # fmt: skip
-        for ordinal, where in self._where.items():
-            sets[where].add(ordinal)
-        ended = {o for o, answers in self._answers.items() if 0 < len(answers) < self.group_size}
-        partly = ended & (sets["in_flight"] | sets["held"])
+        out = self._sets["in_flight"] | self._sets["held"]
+        partly = {o for o in out if 0 < len(self._answers.get(o, ())) < self._group_size}
         return Standing(
-            **{name: frozenset(ordinals) for name, ordinals in sets.items()},
+            **{name: frozenset(ordinals) for name, ordinals in self._sets.items()},
             partly=frozenset(partly),
             place=place,
         )
@@ -175,8 +183,8 @@ class Progress:
         """Whole groups that are finished, and that the collector has not put in the buffer."""
         return frozenset(
             ordinal
-            for ordinal, where in self._where.items()
-            if where == "held" and len(self._answers.get(ordinal, ())) >= self.group_size
+            for ordinal in self._sets["held"]
+            if len(self._answers[ordinal]) >= self._group_size
         )
 
 
@@ -288,7 +296,8 @@ class History:
     def lines(self) -> list[str]:
         """The history as text, an event a line: equal for equal runs."""
         return [
-            f"life {life.number}: " + " ".join(str(part) for part in event if part not in (None, ""))
+            f"life {life.number}: "
+            + " ".join(str(part) for part in event if part not in (None, ""))
             for life in self.lives
             for event in life.events
         ]

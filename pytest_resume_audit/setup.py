@@ -73,7 +73,9 @@ class Setup:
         if self.take not in _TAKES:
             raise ValueError(f"Setup(take={self.take!r}): allowed are {', '.join(_TAKES)}")
         if self.drop_last and self.batch_size > self.prompts:
-            raise ValueError("Setup(drop_last=True) with batch_size above prompts hands out nothing")
+            raise ValueError(
+                "Setup(drop_last=True) with batch_size above prompts hands out nothing"
+            )
 
     def _check(self, name: str, *, least: int) -> None:
         value = getattr(self, name)

@@ -443,9 +443,7 @@ class _Judgement:
                     f"handed out again in life {number} and thrown away on arrival, "
                     "though neither trained nor buffered",
                 )
-            return Reason(
-                "never dispatched", f"handed out in life {number} and never dispatched"
-            )
+            return Reason("never dispatched", f"handed out in life {number} and never dispatched")
         if ordinal in final.in_flight:
             return Reason("still in flight", f"still in flight when life {number} ended")
         if ordinal in final.held:
@@ -653,9 +651,9 @@ class _Judgement:
         if unmet:
             reasons = "; ".join(f"{missed.step}: {missed.why}" for missed in self.played.missed)
             self._add(
-                "undetermined", f"not reached: {'; '.join(unmet)}" + (f" ({reasons})" if reasons else "")
+                "undetermined",
+                f"not reached: {'; '.join(unmet)}" + (f" ({reasons})" if reasons else ""),
             )
         elif optional:
             return f"this collector never came to: {'; '.join(optional)}"
         return None
-

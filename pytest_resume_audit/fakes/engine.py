@@ -98,5 +98,3 @@ class Engine:
             raise LookupError(f"row {row}{which} is not in flight; in flight: {self.in_flight}")
         for begun in ending:
             self._control.end_generation(begun, failed=failed)
-
-

@@ -1,0 +1,158 @@
+"""Checkpoint directories that appear all at once, and that tell when they are torn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MANIFEST = "manifest.json"
+
+_log = logging.getLogger(__name__)
+
+
+class ResumeRefused(RuntimeError):
+    """A checkpoint that this run can't go on from without losing or repeating prompts."""
+
+
+class Form(NamedTuple):
+    """How one part of a checkpoint is written to a file, and read back.
+
+    Args:
+        suffix: of the files.
+        write: writes a value to a path.
+        read: reads it back.
+    """
+
+    suffix: str
+    write: Callable[[Any, Path], object]
+    read: Callable[[Path], Any]
+
+
+def _write_json(value: Any, path: Path) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+JSON = Form(".json", _write_json, _read_json)
+"""Plain JSON files."""
+
+
+def publish(root: Path, parts: Mapping[str, Any], *, step: int, form: Form = JSON) -> Path:
+    """Write a checkpoint under a temporary name, then give it its own name in one rename.
+
+    A process that is killed on the way leaves the temporary directory, which no restart takes
+    and the next ``publish`` clears away. Nothing is synced to the disk: what a killed process
+    has written, the operating system still has. A machine that loses power may lose it; the
+    manifest then shows that a file is torn.
+
+    Args:
+        root: where the checkpoints are.
+        parts: what to save, by the name of its file.
+        step: trainer steps so far.
+        form: of the files.
+
+    Returns:
+        The checkpoint. It has the number after the highest one below ``root``: two saves at one
+        step are two checkpoints, and a run that went back to an older one goes on counting.
+
+    Example:
+        >>> import tempfile
+        >>> root = Path(tempfile.mkdtemp())
+        >>> publish(root, {"weights": [1, 2]}, step=3).name
+        'checkpoint_000001'
+        >>> read(root / "checkpoint_000001")
+        {'weights': [1, 2]}
+    """
+    newest = max((number for number, _ in _numbered(root)), default=0)
+    checkpoint = root / f"checkpoint_{newest + 1:06}"
+    unfinished = root / f".{checkpoint.name}.tmp"
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    unfinished.mkdir()
+    _fill(unfinished, parts, step, form)
+    os.rename(unfinished, checkpoint)
+    return checkpoint
+
+
+def rewrite(checkpoint: Path, parts: Mapping[str, Any], *, form: Form = JSON) -> None:
+    """Put other parts into a checkpoint that exists; its step stays.
+
+    Args:
+        checkpoint: a complete one.
+        parts: what it holds from now on, by the name of its file.
+        form: of the files.
+    """
+    step = _read_json(checkpoint / MANIFEST)["step"]
+    for file in checkpoint.iterdir():
+        file.unlink()
+    _fill(checkpoint, parts, step, form)
+
+
+def read(checkpoint: Path, *, form: Form = JSON) -> dict[str, Any]:
+    """The parts of a checkpoint.
+
+    Args:
+        checkpoint: what :func:`publish` returned.
+        form: of the files.
+
+    Raises:
+        ResumeRefused: for one that is torn.
+    """
+    if not complete(checkpoint):
+        raise ResumeRefused(f"{checkpoint} is torn: its files are not those of its manifest")
+    files = _read_json(checkpoint / MANIFEST)["files"]
+    return {name.removesuffix(form.suffix): form.read(checkpoint / name) for name in files}
+
+
+def complete(checkpoint: Path) -> bool:
+    """Whether every file of a checkpoint is there as it was written."""
+    try:
+        files = _read_json(checkpoint / MANIFEST)["files"]
+        return all(_describe(checkpoint / name) == known for name, known in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def newest_complete(root: Path) -> Path | None:
+    """The newest checkpoint below ``root`` that is complete; None when there is none."""
+    for _, checkpoint in sorted(_numbered(root), reverse=True):
+        if complete(checkpoint):
+            return checkpoint
+        _log.warning("%s is torn: an older checkpoint is looked for", checkpoint)
+    return None
+
+
+def _numbered(root: Path) -> list[tuple[int, Path]]:
+    return [
+        (int(match[1]), path)
+        for path in root.iterdir()
+        if (match := re.fullmatch(r"checkpoint_(\d+)", path.name)) and path.is_dir()
+    ]
+
+
+def _fill(directory: Path, parts: Mapping[str, Any], step: int, form: Form) -> None:
+    names = [name + form.suffix for name in parts]
+    for name, value in zip(names, parts.values(), strict=True):
+        form.write(value, directory / name)
+    # Last, so that a directory with a manifest has all of its files.
+    files = {name: _describe(directory / name) for name in names}
+    _write_json({"step": step, "files": files}, directory / MANIFEST)
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return {"bytes": size, "sha256": digest.hexdigest()}

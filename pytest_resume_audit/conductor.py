@@ -1,0 +1,246 @@
+"""Runs one timeline on one collector, against the uninterrupted run, and judges it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pytest_resume_audit.catalogue import NamedTimeline
+from pytest_resume_audit.collector import Collector
+from pytest_resume_audit.lives.overheard import Overheard
+from pytest_resume_audit.play import AnyCollector, Make, NeedsThreads, Play, has_coroutines
+from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.timeline import Timeline
+from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
+
+DEADLINE = 30.0
+"""Seconds without progress after which a run is called a hang."""
+
+
+def run(
+    collector: Make,
+    timeline: str | Timeline | NamedTimeline | Asked,
+    *,
+    setup: Setup | None = None,
+    deadline: float = DEADLINE,
+) -> AuditReport:
+    """Play a timeline on a collector, and judge what came of it.
+
+    Args:
+        collector: a class, or anything that makes a collector from a rig.
+        timeline: a script, a name of the catalogue, or one of its timelines.
+        setup: the sizes; by default those of the case that names the project.
+        deadline: seconds without progress after which the run is called a hang.
+
+    Returns:
+        The report. Whatever the collector does, it is reported, not raised.
+
+    Raises:
+        TimelineError: for a script that makes no sense.
+        TypeError: for what is no collector.
+
+    Example:
+        >>> from pytest_resume_audit import LiveCursorCollector, run
+        >>> report = run(LiveCursorCollector, "mid-flight")
+        >>> report.skipped
+        [5, 8, 9, 11]
+    """
+    return _Audit(collector, _asked(timeline, setup), deadline).report()
+
+
+def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None) -> Asked:
+    if isinstance(timeline, str):
+        from pytest_resume_audit.catalogue import NAMED
+
+        timeline = NAMED[timeline] if timeline in NAMED else Timeline.parse(timeline)
+    if isinstance(timeline, NamedTimeline):
+        return timeline.ask(setup)
+    if isinstance(timeline, Timeline):
+        demand: Demand = "legacy" if timeline.legacy else "lossless"
+        return Asked(timeline, Setup() if setup is None else setup, demand=demand)
+    if isinstance(timeline, Asked):
+        return timeline if setup is None else replace(timeline, setup=setup)
+    raise TypeError(
+        "a timeline is a script, a name of the catalogue, a Timeline or a NamedTimeline, "
+        f"not {type(timeline).__name__}"
+    )
+
+
+class _Audit:
+    """One timeline on one collector: the uninterrupted run, the run, the verdict."""
+
+    def __init__(self, make: Make, asked: Asked, deadline: float) -> None:
+        if not callable(make):
+            raise TypeError(
+                "a collector is a class, or a callable that makes one from a rig, "
+                f"not {type(make).__name__}"
+            )
+        self.make = make
+        self.asked = asked
+        self.deadline = deadline
+        self.kind: type[AnyCollector] = Collector
+        self.threaded = not _acts_only_when_called(make)
+
+    def report(self) -> AuditReport:
+        pattern = getattr(self.make, "legacy_warning", Collector.legacy_warning)
+        with Overheard(pattern if self.asked.timeline.legacy else None) as overheard:
+            self.overheard = overheard
+            reference, failed = self._reference()
+            if failed is not None:
+                asked = replace(
+                    self.asked, timeline=self.asked.timeline.uninterrupted(), must_reach=()
+                )
+                report = judge(asked, reference, failed, self.kind)
+            else:
+                played = self._play_well(self.asked.timeline, reference)
+                report = judge(self.asked, reference, played, self.kind)
+        overheard.warn_again()
+        return report
+
+    def _reference(self) -> tuple[Reference, Played | None]:
+        """What the uninterrupted run does; and that run itself where it came to no end."""
+        timeline = self.asked.timeline.uninterrupted()
+        known = _references.setdefault(self.make, {}) if _can_remember(self.make) else {}
+        key = (timeline, self.asked.setup)
+        if key not in known:
+            played = self._play_well(timeline, None)
+            if played.counts is None:
+                return Reference((), frozenset(), frozenset(), frozenset()), played
+            known[key] = (_reference_of(played, self.asked.setup), self.kind)
+        reference, self.kind = known[key]
+        return reference, None
+
+    def _play_well(self, timeline: Timeline, reference: Reference | None) -> Played:
+        """Play with the loader's gate; without it, where the gate was in the way."""
+        first, played = self._play(timeline, reference, gated=True)
+        if not first.in_the_way:
+            return played
+        second, again = self._play(timeline, reference, gated=False)
+        # What is held with the gate open too, the gate did not hold.
+        return played if first.in_the_way <= second.held else again
+
+    def _play(
+        self, timeline: Timeline, reference: Reference | None, *, gated: bool
+    ) -> tuple[Play, Played]:
+        while True:
+            with _workspace() as root:
+                play = Play(
+                    self.make,
+                    timeline,
+                    self.asked.setup,
+                    root,
+                    self.overheard,
+                    reference=reference,
+                    gated=gated,
+                    threaded=self.threaded,
+                    deadline=self.deadline,
+                )
+                try:
+                    played = play.play() if self.threaded else _supervised(play, self.deadline)
+                except NeedsThreads:
+                    self.threaded = True
+                    continue
+            if play.collector is not None:
+                self.kind = type(play.collector)
+            return play, played
+
+
+_references: WeakKeyDictionary[
+    Any, dict[tuple[Timeline, Setup], tuple[Reference, type[AnyCollector]]]
+] = WeakKeyDictionary()
+"""The uninterrupted runs of each collector: many timelines have the same one."""
+
+
+def _can_remember(make: Make) -> bool:
+    # A factory may make something else each time; a class is what it is.
+    return isinstance(make, type)
+
+
+def _reference_of(played: Played, setup: Setup) -> Reference:
+    history = played.history
+    life = history.lives[-1]
+    final = life.final
+    assert final is not None and played.counts is not None
+    size = setup.group_size
+    answers: dict[int, set[int]] = {}
+    for event in life.events:
+        if event.kind == "trained" and event.ordinal is not None:
+            answers.setdefault(event.ordinal, set()).add(event.generation or 0)
+    return Reference(
+        rows=history.rows,
+        trained=frozenset(o for o, trained in answers.items() if len(trained) == size),
+        failed=final.failed,
+        dropped=final.dropped,
+    )
+
+
+def _acts_only_when_called(make: Make) -> bool:
+    """Whether a collector seems to be single-threaded: it is pulled, and has no coroutines."""
+    return (
+        isinstance(make, type)
+        and issubclass(make, Collector)
+        and make.pull is not Collector.pull
+        and not has_coroutines(make)
+    )
+
+
+def _supervised(play: Play, deadline: float) -> Played:
+    """Play where every call is made at once, in a thread: a call that never returns is seen."""
+    played: list[Played] = []
+    errors: list[BaseException] = []
+    done = threading.Lock()
+    done.acquire()
+
+    def body() -> None:
+        try:
+            played.append(play.play())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    thread = threading.Thread(target=body, name="resume-audit", daemon=True)
+    thread.start()
+    try:
+        progress = -1
+        while not done.acquire(timeout=deadline):
+            now = play.control.activity if play.control is not None else 0
+            if now == progress:
+                return play.given_up(thread)
+            progress = now
+    except BaseException:
+        play.give_up()
+        raise
+    if errors:
+        raise errors[0]
+    return played[0]
+
+
+@contextmanager
+def _workspace() -> Iterator[Path]:
+    """A directory for the checkpoints of one run, in memory where there is room."""
+    root = Path(tempfile.mkdtemp(prefix="resume-audit-", dir=_memory()))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@lru_cache(maxsize=1)
+def _memory() -> str | None:
+    memory = "/dev/shm"
+    try:
+        room = os.statvfs(memory)
+    except (AttributeError, OSError):
+        return None
+    enough = room.f_bavail * room.f_frsize >= 1 << 30
+    return memory if enough and os.access(memory, os.W_OK) else None

@@ -1,0 +1,327 @@
+"""A life in this process: a crash throws its objects away and keeps a copy of its files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import inspect
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from pytest_resume_audit.control import Control, LifeEnded, WouldBlock
+from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads
+
+
+class Call:
+    """A call into the collector, which may not have returned yet.
+
+    Args:
+        what: how it is named in reports.
+        function: what is called, without arguments.
+    """
+
+    def __init__(self, what: str, function: Callable[[], Any]) -> None:
+        self.what = what
+        self.function = function
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def make(self) -> None:
+        """Make the call, and keep what comes of it."""
+        try:
+            self.result = self.function()
+        except (LifeEnded, WouldBlock):
+            raise
+        except BaseException as error:
+            self.error = error
+        self.done = True
+
+
+class InlineLife:
+    """A life without threads: every call is made at once, and is at rest when it returns.
+
+    Args:
+        control: the life's gates.
+    """
+
+    rest_name = "calls"
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._born_with = native_threads()
+        self._thread = threading.get_native_id()
+        control.inline = threading.get_ident()
+
+    def call(self, what: str, function: Callable[[], Any]) -> Call:
+        """Make a call into the collector."""
+        call = Call(what, function)
+        call.make()
+        return call
+
+    def rest(self, *, conclude: bool = False) -> None:
+        """It is at rest."""
+
+    @property
+    def needs_threads(self) -> bool:
+        """Whether it waits for something, or has called from another thread."""
+        return self._control.would_block or bool(self._control.callers - {self._thread})
+
+    def alive(self) -> bool:
+        """Whether anything in it could still act: it acts when it is called."""
+        return True
+
+    def whereabouts(self) -> list[str]:
+        """What each of its threads waits for: it has none."""
+        return []
+
+    def end(self) -> tuple[str, ...]:
+        """End it.
+
+        Returns:
+            The threads that it leaves behind: none, or it would not have been played inline.
+        """
+        self._control.end()
+        return ()
+
+    def has_threads(self) -> bool:
+        """Whether threads were born in it."""
+        return bool(native_threads() - self._born_with)
+
+
+class ThreadedLife:
+    """A life with threads or an event loop, watched from outside.
+
+    Every call into the collector is made by one helper thread, futures are completed by
+    another, so that a call that waits for a lock is seen waiting.
+
+    Args:
+        control: the life's gates.
+        deadline: seconds without progress that its rest is waited for.
+        loop: whether the collector's methods are coroutines: the helper runs a loop.
+    """
+
+    def __init__(self, control: Control, deadline: float, *, loop: bool = False) -> None:
+        self.control = control
+        self._look = look_at(native_threads(), control.parked)
+        self._rest = Rest(control, self._look, deadline)
+        self._before = set(threading.enumerate())
+        self._helper = _LoopHelper(control) if loop else _Helper(control, "calls")
+        self._courier = _Helper(control, "answers")
+        control.courier = self._courier.post
+
+    needs_threads = False
+
+    @property
+    def rest_name(self) -> str:
+        """How rest is looked for."""
+        return self._look.name
+
+    def call(self, what: str, function: Callable[[], Any]) -> Call:
+        """Make a call into the collector, and wait until the life is at rest."""
+        call = Call(what, function)
+        self._helper.post(call.make)
+        self.rest()
+        return call
+
+    def rest(self, *, conclude: bool = False) -> None:
+        """Wait until the life is at rest."""
+        self._rest.wait(conclude=conclude)
+
+    def threads(self) -> list[threading.Thread]:
+        """The collector's own threads that are alive."""
+        own = {self._helper.thread, self._courier.thread}
+        return [t for t in threading.enumerate() if t not in self._before and t not in own]
+
+    def alive(self) -> bool:
+        """Whether anything in it could still act by itself."""
+        return bool(self.threads()) or self._helper.busy
+
+    def whereabouts(self) -> list[str]:
+        """What each of its threads waits for, sorted by name."""
+        frames = sys._current_frames()
+        standing = {w.thread: w.gate for w in self.control.waiters if w.thread is not None}
+        lines = []
+        for thread in [*self.threads(), self._helper.thread]:
+            gate = standing.get(thread.native_id)
+            frame = frames.get(thread.ident or 0)
+            if thread is self._helper.thread and not self._helper.busy:
+                continue
+            where = f"stands at the {gate}'s gate" if gate else f"is in {place_of(frame)}"
+            lines.append(f"thread {thread.name!r} {where}")
+        return sorted(lines)
+
+    def end(self) -> tuple[str, ...]:
+        """End it: every thread of it that can be ended ends.
+
+        Returns:
+            The threads that it leaves behind, and where they stand.
+        """
+        self.control.end()
+        self._helper.close()
+        self._courier.close()
+        if not self._all_ended():
+            for thread in self._mortals():
+                _let_go(thread)
+            self._all_ended()
+        left = self.whereabouts()
+        self._look.close()
+        return tuple(left)
+
+    def _mortals(self) -> list[threading.Thread]:
+        return [*self.threads(), *(h.thread for h in (self._helper, self._courier) if h.alive)]
+
+    def _all_ended(self) -> bool:
+        # A dead life gets as long to end as it takes to come to rest, and no longer than a
+        # thread that works on without calling us is worth waiting for.
+        with contextlib.suppress(NotAtRest):
+            Rest(self.control, self._look, deadline=1.0).wait()
+        return not self._mortals()
+
+
+class _Helper:
+    """A thread that does one job after another, and stands still, seen to do so, in between."""
+
+    def __init__(self, control: Control, name: str) -> None:
+        self._control = control
+        self._jobs: deque[Callable[[], None] | None] = deque()
+        self._signal = threading.Lock()
+        self._signal.acquire()
+        self._idle = False
+        self.busy = False
+        self.thread = threading.Thread(target=self._run, name=f"resume-audit {name}", daemon=True)
+        self.thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self.thread.is_alive()
+
+    def post(self, job: Callable[[], None] | None) -> None:
+        """Hand over a job; None ends the thread."""
+        with self._control.lock:
+            self._control.activity += 1
+            self.busy = True
+            self._jobs.append(job)
+            if self._idle:
+                self._idle = False
+                if self.thread.native_id is not None:
+                    self._control.parked.discard(self.thread.native_id)
+                self._signal.release()
+
+    def close(self) -> None:
+        self.post(None)
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._control.lock:
+            if self._jobs:
+                return self._jobs.popleft()
+            self.busy = False
+            self._idle = True
+            self._control.parked.add(threading.get_native_id())
+            self._control.activity += 1
+        self._signal.acquire()
+        return self._jobs.popleft()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job()
+            except LifeEnded:
+                continue
+        self.busy = False
+
+
+class _LoopHelper(_Helper):
+    """A helper whose jobs run in an event loop, one after the other; coroutines are awaited."""
+
+    def __init__(self, control: Control) -> None:
+        self._loop = asyncio.new_event_loop()
+        super().__init__(control, "loop")
+
+    def post(self, job: Callable[[], None] | None) -> None:
+        with self._control.lock:
+            self._control.activity += 1
+            self.busy = True
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._begin, job)
+
+    def _begin(self, job: Callable[[], None] | None) -> None:
+        if job is None:
+            raise LifeEnded
+        self._loop.create_task(self._do(job))
+
+    async def _do(self, job: Callable[[], None]) -> None:
+        call: Call = job.__self__  # type: ignore[attr-defined]
+        call.make()
+        if inspect.isawaitable(call.result):
+            awaitable, call.result, call.done = call.result, None, False
+            try:
+                call.result = await awaitable
+            except LifeEnded:
+                raise
+            except BaseException as error:
+                call.error = error
+            call.done = True
+        with self._control.lock:
+            self.busy = False
+            self._control.activity += 1
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        with contextlib.suppress(LifeEnded):
+            self._loop.run_forever()
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(LifeEnded):
+                self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.close()
+        self.busy = False
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Where a thread is, in the collector's terms: the innermost frame outside of threading."""
+    innermost = frame
+    while frame is not None and frame.f_globals.get("__name__") in _WAITING_MODULES:
+        frame = frame.f_back
+    frame = frame or innermost
+    if frame is None:
+        return "no Python code"
+    code = frame.f_code
+    return f"{code.co_name} ({code.co_filename}:{frame.f_lineno})"
+
+
+_WAITING_MODULES = ("threading", "queue", "concurrent.futures._base", "selectors", "asyncio")
+
+
+def _let_go(thread: threading.Thread) -> None:
+    """End a thread of a dead life that waits for another thread, by raising LifeEnded in it.
+
+    An exception set from outside is seen when the thread wakes; most waits in Python are in
+    ``Condition.wait``, whose own lock wakes it. An idle worker of a pool ends with the pool.
+    """
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return
+    local = frame.f_locals
+    if frame.f_code is threading.Condition.wait.__code__:
+        _raise_in(thread)
+        with contextlib.suppress(RuntimeError):
+            local["waiter"].release()
+    elif frame.f_globals.get("__name__") == "concurrent.futures.thread":
+        executor = local["executor_reference"]() if "executor_reference" in local else None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+    else:
+        _raise_in(thread)
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(LifeEnded)
+    )

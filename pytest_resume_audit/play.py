@@ -1,0 +1,623 @@
+"""Plays one script on one collector, life after life."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pytest_resume_audit.collector import Collector, SelfDrivenCollector
+from pytest_resume_audit.control import NO_LIMIT, Control, Generation, WouldBlock
+from pytest_resume_audit.history import History, LifeRecord, Progress, SaveRecord, in_order
+from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, place_of
+from pytest_resume_audit.lives.overheard import Overheard
+from pytest_resume_audit.numbering import Numbering
+from pytest_resume_audit.rest import NotAtRest
+from pytest_resume_audit.rig import Rig
+from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.timeline import (
+    Crash,
+    Downgrade,
+    Drain,
+    Fail,
+    Finish,
+    HandOut,
+    Ordinals,
+    Position,
+    Restart,
+    Save,
+    Step,
+    Stop,
+    Timeline,
+    Train,
+)
+from pytest_resume_audit.verdict import Missed, Played, Reference
+
+AnyCollector = Collector | SelfDrivenCollector
+Make = Callable[[Rig], AnyCollector]
+
+
+class NeedsThreads(Exception):
+    """The collector is not single-threaded: the run is thrown away and played with threads."""
+
+
+class _Over(Exception):
+    """The run ends here: the collector raised, refused, or stands still."""
+
+
+class _Raised(_Over):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Refused(_Raised):
+    pass
+
+
+class _Hangs(_Over):
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Play:
+    """One run of a script.
+
+    Args:
+        make: makes a collector from a rig.
+        timeline: the script.
+        setup: the sizes.
+        root: an empty directory; each life gets a checkpoint root of its own below it.
+        overheard: hears what goes on outside of calls.
+        reference: what the uninterrupted run did; None while that is played.
+        gated: whether the loader waits for the script.
+        threaded: whether the collector has threads or a loop.
+        deadline: seconds without progress.
+
+    Attributes:
+        collector: the one of the last life.
+        history: what happened so far.
+        control: of the life that is played, for whoever has to end it from outside.
+        held: prompts that were finished and held by the collector, and calls that waited.
+        in_the_way: what stood still while a thread stood at the loader's gate: the gate may be
+            the cause.
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        timeline: Timeline,
+        setup: Setup,
+        root: Path,
+        overheard: Overheard,
+        *,
+        reference: Reference | None,
+        gated: bool,
+        threaded: bool,
+        deadline: float,
+    ) -> None:
+        self.make = make
+        self.timeline = timeline
+        self.setup = setup
+        self.root = root
+        self.overheard = overheard
+        self.reference = reference
+        self.gated = gated
+        self.threaded = threaded
+        self.deadline = deadline
+        self.numbering = Numbering(None if reference is None else reference.rows)
+        self.history = History()
+        self.missed: list[Missed] = []
+        self.in_the_way: set[str] = set()
+        self.held: set[str] = set()
+        self.rest_name = ""
+        self.collector: AnyCollector | None = None
+        self.control: Control | None = None
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def play(self) -> Played:
+        """Play the script to its end, or to where it can't go on."""
+        error: BaseException | None = None
+        refusal: BaseException | None = None
+        hang: str | None = None
+        counts: list[int] | None = None
+        try:
+            self._begin_life(None)
+            for step in self.timeline.steps:
+                self._do(step)
+            counts = self.rig.trainer.counts()
+        except _Refused as over:
+            refusal = over.error
+        except _Raised as over:
+            error = over.error
+        except _Hangs as over:
+            hang = over.why
+        except WouldBlock:
+            raise NeedsThreads from None
+        except NotAtRest:
+            hang = self._stands(f"no rest within {self.deadline:g} s")
+        finally:
+            self._end_life("end")
+        self.history.rows = tuple(self.numbering.rows)
+        return Played(
+            history=self.history,
+            counts=counts,
+            missed=tuple(self.missed),
+            error=error,
+            refusal=refusal,
+            hang=hang,
+            gated=self.gated,
+            rest=self.rest_name,
+        )
+
+    def give_up(self) -> None:
+        """End the life from outside, for good: what still runs in it is on its own."""
+        if self.control is not None:
+            self.control.end()
+
+    def given_up(self, thread: threading.Thread) -> Played:
+        """The run as it is, when a call in this thread has not returned within the deadline."""
+        self.give_up()
+        self.overheard.left_behind = True
+        where = place_of(sys._current_frames().get(thread.ident or 0))
+        hang = f"a call does not return within {self.deadline:g} s: it is in {where}"
+        return Played(self.history, None, tuple(self.missed), hang=hang, rest=self.rest_name)
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, HandOut):
+            self._hand_out(step)
+        elif isinstance(step, Finish | Fail):
+            self._finish(step, failed=isinstance(step, Fail))
+        elif isinstance(step, Train):
+            self._train(step)
+        elif isinstance(step, Save):
+            self._save(step)
+        elif isinstance(step, Downgrade):
+            self._downgrade()
+        elif isinstance(step, Crash):
+            self._crash()
+        elif isinstance(step, Stop):
+            self._stop()
+        elif isinstance(step, Restart):
+            self._begin_life(step)
+        elif isinstance(step, Drain):
+            self._drain()
+
+    # -- lives -----------------------------------------------------------------------------------
+
+    def _begin_life(self, restart: Restart | None) -> None:
+        number = len(self.history.lives) + 1
+        self.record = LifeRecord(number)
+        self.history.lives.append(self.record)
+        self.control = control = self._new_control()
+        self.life = (
+            ThreadedLife(control, self.deadline, loop=self._has_coroutines())
+            if self.threaded
+            else InlineLife(control)
+        )
+        self.rest_name = self.life.rest_name
+        self.progress = Progress(self.setup.group_size)
+        self.rig = Rig(self.setup, control)
+        self.life_root = self.root / f"life-{number}"
+        self.life_root.mkdir(exist_ok=True)
+        self.overheard.warned = False
+        self.collector = self._call("the collector's __init__", lambda: self.make(self.rig))
+        checkpoint = None if restart is None else self._choose(restart)
+        self._take_origin(checkpoint)
+        self._start(checkpoint, load_replay_buffer=restart is None or restart.buffer)
+        self.life.rest()
+        self._commit()
+        self.record.start_place = control.numbers.place
+        self.record.start_counts = tuple(self.rig.trainer.counts())
+        self.record.start_version = self.rig.trainer.weight_version
+        self.record.start_buffer = self.progress.standing(0).buffered
+
+    def _new_control(self) -> Control:
+        return Control(self.setup, self.numbering, gated=self.gated)
+
+    def _has_coroutines(self) -> bool:
+        return self.threaded and has_coroutines(self.make)
+
+    def _choose(self, restart: Restart) -> Path | None:
+        """The checkpoint that a restart goes back to."""
+        published = [save for save in self.history.saves if save.published]
+        self.record.load_buffer = restart.buffer
+        if restart.source == "afresh":
+            return None
+        if restart.source == "latest":
+            self.record.wanted = published[-1].number if published else None
+            collector = self.collector
+            assert collector is not None
+            with_name = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
+            return None if with_name is None else Path(with_name)
+        save = published[restart.source]
+        self.record.wanted = save.number
+        checkpoint = self.life_root / save.checkpoint
+        newest = max(s.number for s in self.history.saves if s.checkpoint == save.checkpoint)
+        if newest != save.number or not checkpoint.exists():
+            self._miss(restart.text, "the collector has not kept that checkpoint", throttled=True)
+            return None
+        return checkpoint
+
+    def _take_origin(self, checkpoint: Path | None) -> None:
+        """Note which save a life descends from, and what is settled in its weights."""
+        if checkpoint is None:
+            return
+        name = self._name_of(checkpoint)
+        saves = [save for save in self.history.saves if save.checkpoint == name]
+        if not saves:
+            raise _Raised(
+                LookupError(f"latest chose {name!r}, which no save of this run has published")
+            )
+        save = saves[-1]
+        self.record.origin = save.number
+        standing = save.standing
+        settled = standing.trained | standing.settled | standing.failed | standing.dropped
+        self.progress = Progress(self.setup.group_size, settled)
+        assert self.control is not None
+        for ordinal in settled:
+            self.control.numbers.settle(ordinal)
+        self._note("restored", save.number)
+
+    def _name_of(self, checkpoint: Path) -> str:
+        try:
+            return checkpoint.relative_to(self.life_root).as_posix()
+        except ValueError:
+            raise _Raised(
+                ValueError(f"latest chose {checkpoint}, which is not below {self.life_root}")
+            ) from None
+
+    def _end_life(self, how: str, next_root: Path | None = None) -> None:
+        """End the life that is played, if it has not ended yet."""
+        if self.control is None or self.control.over:
+            return
+        record, control = self.record, self.control
+        self._commit()
+        self._note({"crash": "crashed", "stop": "stopped", "end": "ended"}[how])
+        self._commit()
+        if next_root is not None:
+            # What survives is this copy: whatever the old life still tidies up, it tidies
+            # into a directory that nobody looks at.
+            shutil.copytree(self.life_root, next_root, symlinks=True)
+        record.ended = how
+        record.final = self.progress.standing(control.numbers.place)
+        record.warned = self.overheard.warned
+        record.most_in_flight = control.most_in_flight
+        first = next((e.ordinal for e in record.events if e.kind == "handed_out"), None)
+        record.start_place = record.start_place if first is None else first
+        record.left_behind = self.life.end()
+        self.overheard.left_behind = self.overheard.left_behind or bool(record.left_behind)
+
+    def _crash(self) -> None:
+        collector = self.collector
+        if type(collector).crash not in (Collector.crash, SelfDrivenCollector.crash):
+            assert collector is not None
+            self._call("crash", collector.crash)
+        self._end_life("crash", self.root / f"life-{self.record.number + 1}")
+
+    # -- what every step goes through --------------------------------------------------------
+
+    def _call(self, what: str, function: Callable[[], Any], *, resume: bool = False) -> Any:
+        """Call into the collector, and wait for it to return."""
+        call = self.life.call(what, function)
+        self._until_returned(call)
+        self._commit()
+        if call.error is not None:
+            assert self.collector is not None or what.endswith("__init__")
+            refuses = getattr(self.collector, "refuses", ())
+            refused = resume and isinstance(call.error, refuses)
+            raise (_Refused if refused else _Raised)(call.error)
+        return call.result
+
+    def _until_returned(self, call: Call) -> None:
+        """A call that waits for answers gets them, the oldest first."""
+        while not call.done:
+            self._rest()
+            if call.done:
+                return
+            self.held.add(call.what)
+            if self._stands_at_loader():
+                self.in_the_way.add(call.what)
+                raise _Hangs(self._stands(f"{call.what} does not return"))
+            self._rest(conclude=True)
+            if call.done:
+                return
+            waiting = self._in_flight()
+            if not waiting:
+                raise _Hangs(self._stands(f"{call.what} does not return"))
+            self._release(waiting[0], failed=False)
+
+    def _rest(self, *, conclude: bool = False) -> None:
+        self.life.rest(conclude=conclude)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Write what happened since the last rest into the history, in its order."""
+        assert self.control is not None
+        with self.control.lock:
+            records, self.control.records = self.control.records, []
+        for event in in_order(records):
+            self.record.events.append(event)
+            self.progress.apply(event)
+        if self.overheard.errors:
+            raise _Raised(self.overheard.errors[0])
+        if not self.threaded and self.life.needs_threads:
+            raise NeedsThreads
+
+    def _note(self, kind: str, number: int | None = None) -> None:
+        assert self.control is not None
+        self.control.note(kind, number=number)
+
+    def _miss(self, step: str, why: str, *, throttled: bool) -> None:
+        self.missed.append(Missed(step, why, throttled))
+
+    def _stands_at_loader(self) -> bool:
+        assert self.control is not None
+        return any(w.thread is not None for w in self.control.standing_at("loader"))
+
+    def _in_flight(self) -> list[Generation]:
+        assert self.control is not None
+        with self.control.lock:
+            flying = [g for group in self.control.in_flight.values() for g in group]
+        return sorted(flying, key=lambda g: (g.ordinal, g.generation))
+
+    def _stands(self, what: str) -> str:
+        """A hang in words: what stands still, each prompt's state, what each thread waits for."""
+        assert self.control is not None
+        standing = self.progress.standing(self.control.numbers.place)
+        states = [
+            f"{name.replace('_', ' ')}: {', '.join(map(str, sorted(ordinals)))}"
+            for name in ("handed_out", "in_flight", "held", "buffered", "failed")
+            if (ordinals := getattr(standing, name))
+        ]
+        where = f"life {self.record.number}, the loader at {standing.place}"
+        return "; ".join([f"{what} ({where})", *states, *self.life.whereabouts()])
+
+    # -- hand_out, finish, fail ---------------------------------------------------------------
+
+    def _hand_out(self, step: HandOut) -> None:
+        until = step.until if isinstance(step.until, int) else None
+        self._let_out(NO_LIMIT if until is None else until)
+        assert self.control is not None
+        place = self.control.numbers.place
+        short = until is not None and place < until
+        if short or (step.until == "end" and not self.control.pass_ended):
+            self._rest(conclude=True)
+            place = self.control.numbers.place
+            if until is not None and place >= until:
+                return
+            asks = self._stands_at_loader()
+            why = "the loader has ended" if self.control.pass_ended else "it does not ask for more"
+            self._miss(step.text, f"the loader's place is {place}: {why}", throttled=not asks)
+
+    def _let_out(self, limit: float) -> None:
+        """Let the loader hand out until its place reaches the limit, or nobody asks."""
+        assert self.control is not None
+        control = self.control
+        if self.collector is not None and _pulls(self.collector):
+            collector = self.collector
+            assert isinstance(collector, Collector)
+            control.place_limit = NO_LIMIT
+            while control.numbers.place < limit and self._call("pull", collector.pull):
+                pass
+            return
+        control.place_limit = limit if self.gated else NO_LIMIT
+        control.open_gates()
+        self._rest()
+        if self.gated:
+            control.place_limit = min(limit, control.numbers.place)
+
+    def _finish(self, step: Finish | Fail, *, failed: bool) -> None:
+        for ordinal, generation in self._targets(step.which):
+            chosen = self._chosen(ordinal, generation)
+            if not chosen and self.progress.where(ordinal) in (None, "handed_out"):
+                self._rest(conclude=True)
+                chosen = self._chosen(ordinal, generation)
+            for begun in chosen:
+                if not begun.ended:
+                    self._release(begun, failed=failed)
+            if not chosen:
+                self._note_not_in_flight(step.text, ordinal)
+
+    def _chosen(self, ordinal: int, generation: int | None) -> list[Generation]:
+        assert self.control is not None
+        with self.control.lock:
+            flying = list(self.control.in_flight.get(ordinal, ()))
+        flying = [g for g in flying if generation in (None, g.generation)]
+        return sorted(flying, key=lambda g: g.generation)
+
+    def _note_not_in_flight(self, step: str, ordinal: int) -> None:
+        where = self.progress.where(ordinal)
+        if where not in (None, "handed_out"):
+            return  # it has ended already, in this life or in the weights it started from
+        why = "has not been handed out" if where is None else "waits to be dispatched"
+        self._miss(step, f"prompt {ordinal} {why}", throttled=not self._stands_at_loader())
+
+    def _targets(self, which: Ordinals | Position) -> Iterable[tuple[int, int | None]]:
+        if isinstance(which, Ordinals):
+            return [(target.ordinal, target.generation) for target in which.targets]
+        flying = sorted({g.ordinal for g in self._in_flight()})
+        if which.kind == "every":
+            assert isinstance(which.count, int)
+            chosen = flying[:: which.count]
+        elif which.kind == "all":
+            chosen = flying
+        elif which.count == "hand_out":
+            batch = self.setup.batch_size
+            edge = min(flying, default=0) if which.kind == "oldest" else max(flying, default=0)
+            chosen = [ordinal for ordinal in flying if ordinal // batch == edge // batch]
+        else:
+            assert isinstance(which.count, int)
+            chosen = flying[: which.count] if which.kind == "oldest" else flying[-which.count :]
+        if not chosen:
+            self._miss(which.text, "nothing is in flight", throttled=not self._stands_at_loader())
+        return [(ordinal, None) for ordinal in chosen]
+
+    def _release(self, begun: Generation, *, failed: bool) -> None:
+        """One generation ends; everything that follows from it happens."""
+        assert self.control is not None
+        self.control.end_generation(begun, failed=failed)
+        self._rest()
+        held = self.progress.held()
+        if held:
+            names = {f"prompt {ordinal} of life {self.record.number}" for ordinal in held}
+            self.held |= names
+            if self._stands_at_loader():
+                self.in_the_way |= names
+
+    # -- train, save, stop, drain ----------------------------------------------------------------
+
+    def _start(self, checkpoint: Path | None, *, load_replay_buffer: bool) -> None:
+        collector = self.collector
+        assert isinstance(collector, Collector)
+        if checkpoint is not None:
+            self._call(
+                "restore",
+                lambda: collector.restore(checkpoint, load_replay_buffer=load_replay_buffer),
+                resume=True,
+            )
+        self._call("start", collector.start, resume=checkpoint is not None)
+        if isinstance(self.life, InlineLife) and self.life.has_threads():
+            raise NeedsThreads
+
+    def _train(self, step: Train) -> None:
+        for number in range(step.steps):
+            if not self._train_once():
+                buffered = len(self.progress.standing(0).buffered)
+                held = self.progress.held()
+                why = f"step {number + 1} of {step.steps} has not enough: {buffered} buffered"
+                if held:
+                    why += f", {len(held)} finished and held by the collector"
+                throttled = bool(held) or bool(self.missed and self.missed[-1].throttled)
+                self._miss(step.text, why, throttled=throttled)
+                return
+
+    def _train_once(self) -> bool:
+        collector = self.collector
+        assert isinstance(collector, Collector)
+        trained = bool(self._call("train_step", collector.train_step))
+        self._rest()
+        return trained
+
+    def _save(self, step: Save) -> None:
+        collector = self.collector
+        assert isinstance(collector, Collector)
+        before = self._entries()
+        save = self._begin_save()
+        version = save.weight_version
+        self._call("save", lambda: collector.save(self.life_root, version))
+        self._end_save(save, before)
+
+    def _begin_save(self) -> SaveRecord:
+        assert self.control is not None
+        save = SaveRecord(
+            number=len(self.history.saves) + 1,
+            life=self.record.number,
+            position=len(self.record.events),
+            standing=self.progress.standing(self.control.numbers.place),
+            weight_version=self.rig.trainer.weight_version,
+            counts=tuple(self.rig.trainer.counts()),
+        )
+        self.history.saves.append(save)
+        self._note("saving", save.number)
+        self._commit()
+        return save
+
+    def _end_save(self, save: SaveRecord, before: dict[str, int]) -> None:
+        collector = self.collector
+        assert collector is not None
+        newest = self._call("latest", lambda: collector.latest(self.life_root))
+        changed = [name for name, changed in self._entries().items() if before.get(name) != changed]
+        name = None if newest is None else self._name_of(Path(newest))
+        if name is not None and name.split("/")[0] in changed:
+            save.checkpoint, save.published = name, True
+        elif changed:
+            save.checkpoint, save.published = changed[-1], True
+        else:
+            self._miss(
+                Save().text, "nothing was written below the checkpoint root", throttled=False
+            )
+        self._note("saved", save.number)
+        self._commit()
+
+    def _entries(self) -> dict[str, int]:
+        """What lies in the checkpoint root, and when each entry was last written."""
+        return {
+            path.name: max(
+                (p.stat().st_mtime_ns for p in [path, *path.rglob("*")] if p.exists()), default=0
+            )
+            for path in sorted(self.life_root.iterdir())
+        }
+
+    def _downgrade(self) -> None:
+        collector, save = self.collector, self.history.saves[-1]
+        assert collector is not None
+        if not save.published:
+            return
+        self._call("downgrade", lambda: collector.downgrade(self.life_root / save.checkpoint))
+        save.legacy = True
+
+    def _stop(self) -> None:
+        collector = self.collector
+        assert isinstance(collector, Collector)
+        call = self.life.call("stop", collector.stop)
+        if not call.done:
+            self._rest(conclude=True)
+        self._finish_stop(call)
+
+    def _finish_stop(self, call: Call) -> None:
+        if call.error is not None:
+            raise _Raised(call.error)
+        self._end_life("stop", self.root / f"life-{self.record.number + 1}")
+
+    def _drain(self) -> None:
+        assert self.control is not None
+        control = self.control
+        while True:
+            events = len(self.record.events)
+            self._let_out(self._drain_limit())
+            while flying := self._in_flight():
+                for begun in flying:
+                    if not begun.ended:
+                        self._release(begun, failed=False)
+            while self._train_once():
+                pass
+            if len(self.record.events) > events:
+                continue
+            self._rest(conclude=True)
+            if len(self.record.events) > events:
+                continue
+            if control.pass_ended and not control.data_over and not self._stands_at_loader():
+                # The loader said that it has no more, and nobody asks again.
+                control.data_over = True
+                continue
+            break
+        self._check_drained()
+
+    def _drain_limit(self) -> float:
+        endless = self.collector is not None and self.collector.stream == "endless"
+        return self.setup.total if endless else NO_LIMIT
+
+    def _check_drained(self) -> None:
+        """A life that stopped asking, while the loader has more, and is still there: it hangs."""
+        assert self.control is not None and self.collector is not None
+        place = self.control.numbers.place
+        end = self.setup.total if self.reference is None else len(self.reference.rows)
+        idle_by_rule = self.reference is None and self.collector.structural
+        if place < end and not self.control.pass_ended and self.life.alive() and not idle_by_rule:
+            raise _Hangs(self._stands("the collector stopped asking for prompts"))
+
+
+def has_coroutines(make: Make) -> bool:
+    """Whether the methods of a collector class are coroutines."""
+    names = ("start", "save", "restore", "pull", "train_step", "stop", "crash", "downgrade")
+    return any(inspect.iscoroutinefunction(getattr(make, name, None)) for name in names)
+
+
+def _pulls(collector: AnyCollector) -> bool:
+    return isinstance(collector, Collector) and type(collector).pull is not Collector.pull

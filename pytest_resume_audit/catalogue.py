@@ -47,8 +47,10 @@ class NamedTimeline:
         sizes = own if setup is None else replace(setup, **self.sizes)
         written_for = ("prompts", "batch_size", "prompts_per_step", "group_size", "passes")
         fits = all(getattr(sizes, name) == getattr(own, name) for name in written_for)
+        by_position = Timeline.parse(self.by_position)
         return Asked(
-            timeline=Timeline.parse(self.script if fits else self.by_position),
+            timeline=Timeline.parse(self.script) if fits else by_position,
+            otherwise=by_position if fits else None,
             setup=sizes,
             name=self.name,
             demand=self.demand,
@@ -57,15 +59,197 @@ class NamedTimeline:
         )
 
 
-NAMED: dict[str, NamedTimeline] = {
-    timeline.name: timeline
-    for timeline in (
-        NamedTimeline(
-            name="mid-flight",
-            purpose="the case that names the project: saved while four prompts are in flight",
-            script="hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; restart; drain",
-            by_position="hand_out; finish oldest 4; train; hand_out; finish every 2; save; crash; restart; drain",
-            must_reach=("saved with prompts in flight", "saved with a buffer", "resumed"),
-        ),
-    )
-}
+_IN_FLIGHT = ("saved with prompts in flight", "saved with a buffer", "resumed")
+
+# The beginning of most forms by position: one step is trained, of the rest some are buffered
+# and some in flight. A whole hand-out ends at once, for collectors that wait for one.
+_HALFWAY = (
+    "hand_out; finish oldest hand_out; train; hand_out; finish oldest hand_out; finish every 2; "
+)
+
+_ALL = (
+    NamedTimeline(
+        name="clean",
+        purpose="an uninterrupted run trains every prompt once",
+        script="drain",
+        by_position="drain",
+        demand="clean",
+        must_reach=(),
+    ),
+    NamedTimeline(
+        name="idle-save",
+        purpose="saved while nothing is out: the easiest save there is",
+        script="hand_out 8; finish 0-7; train 2; save; crash; restart; drain",
+        by_position="hand_out; finish all; train 2; save; crash; restart; drain",
+        may_reach=("saved with nothing out",),
+    ),
+    NamedTimeline(
+        name="mid-flight",
+        purpose="the case that names the project: four prompts are in flight at the save",
+        script="hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; restart; drain",
+        by_position=_HALFWAY + "save; crash; restart; drain",
+        must_reach=_IN_FLIGHT,
+    ),
+    NamedTimeline(
+        name="mid-flight-no-buffer",
+        purpose="the same, and the restart does not load the replay buffer",
+        script="hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; "
+        "restart no_buffer; drain",
+        by_position=_HALFWAY + "save; crash; restart no_buffer; drain",
+        must_reach=(*_IN_FLIGHT, "resumed without the buffer"),
+    ),
+    NamedTimeline(
+        name="legacy-checkpoint",
+        purpose="a checkpoint written before the fix: the old losses, with a warning",
+        script="hand_out 12; finish 0-3; train; finish 4 6 7 10; save; downgrade; crash; "
+        "restart; drain",
+        by_position=_HALFWAY + "save; downgrade; crash; restart; drain",
+        demand="legacy",
+        must_reach=(*_IN_FLIGHT, "resumed from a legacy checkpoint"),
+    ),
+    NamedTimeline(
+        name="legacy-lineage",
+        purpose="a run that descends from a legacy checkpoint keeps the old behaviour and warns",
+        script="hand_out 8; finish 0-3; train; save; downgrade; crash; "
+        "restart; hand_out 12; finish 8 10; save; crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; hand_out; save; downgrade; crash; "
+        "restart; hand_out; finish every 2; save; crash; restart; drain",
+        demand="legacy",
+        must_reach=("saved with prompts in flight", "resumed from a legacy checkpoint"),
+    ),
+    NamedTimeline(
+        name="before-first-save",
+        purpose="crashed before there is a checkpoint: all begins afresh",
+        script="hand_out 8; finish 0-3; train; finish 5; crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; crash; restart; drain",
+        must_reach=("started afresh after a crash",),
+    ),
+    NamedTimeline(
+        name="rolled-back",
+        purpose="steps after the save are lost with the crash, and must be trained again",
+        script="hand_out 8; finish 0-3; train; save; finish 4-7; train; hand_out 12; finish 9; "
+        "crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; hand_out; save; "
+        "finish oldest hand_out; train; hand_out; crash; restart; drain",
+        must_reach=("resumed", "rolled back trained prompts"),
+    ),
+    NamedTimeline(
+        name="second-resume",
+        purpose="saved right after a resume, before anything is trained, three times over",
+        script="hand_out 12; finish 0-3; train; finish 4 6; save; crash; restart; save; crash; "
+        "restart; hand_out 12; save; crash; restart; hand_out 16; finish newest 1; save; crash; "
+        "restart; drain",
+        by_position=_HALFWAY + "save; crash; restart; save; crash; restart; hand_out; save; "
+        "crash; restart; hand_out; finish newest 1; save; crash; restart; drain",
+        must_reach=(*_IN_FLIGHT, "resumed, and saved before anything was trained"),
+    ),
+    NamedTimeline(
+        name="older-checkpoint",
+        purpose="restarted from the first checkpoint, though there is a newer one",
+        script="hand_out 12; finish 0-3; train; finish 5; save; finish 4 6 7; train; finish 9; "
+        "save; crash; restart from 0; drain",
+        by_position=_HALFWAY + "save; finish oldest hand_out; train; hand_out; save; crash; "
+        "restart from 0; drain",
+        must_reach=(*_IN_FLIGHT, "resumed from an older checkpoint"),
+    ),
+    NamedTimeline(
+        name="same-checkpoint-twice",
+        purpose="restarted twice from one checkpoint: the life between leaves no trace",
+        script="hand_out 12; finish 0-3; train; finish 5 6; save; crash; "
+        "restart; hand_out 12; finish 4 7; train; crash; restart; drain",
+        by_position=_HALFWAY + "save; crash; restart; hand_out; finish oldest hand_out; train; "
+        "crash; restart; drain",
+        must_reach=(*_IN_FLIGHT, "resumed twice from one checkpoint"),
+    ),
+    NamedTimeline(
+        name="straggler",
+        purpose="one prompt stays in flight for many hand-outs while later ones are trained",
+        script="hand_out 8; finish 0 2 3 4; train; hand_out 12; finish 5-8; train; "
+        "hand_out 16; finish 9-12; train; save; crash; restart; drain",
+        by_position="hand_out; finish newest hand_out; train; hand_out; finish newest hand_out; "
+        "train; hand_out; save; crash; restart; drain",
+        must_reach=("saved with prompts in flight", "resumed"),
+        may_reach=("saved past a straggler",),
+    ),
+    NamedTimeline(
+        name="failed-generation",
+        purpose="a generation fails, within what is tolerated, before the save",
+        script="hand_out 8; finish 0-3; train; fail 5; finish 4 6; save; crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; hand_out; fail oldest 1; "
+        "finish oldest 1; save; crash; restart; drain",
+        must_reach=("resumed", "saved with a failure behind it"),
+    ),
+    NamedTimeline(
+        name="dropped",
+        purpose="an answer is too old for the weights and is dropped, with a reason",
+        script="hand_out 8; finish 0-3; train; hand_out 12; finish 4 6-8; train; hand_out 16; "
+        "finish 9-12; train; hand_out 20; finish 5 13-16; train; save; crash; restart; drain",
+        by_position="hand_out; finish newest hand_out; train; hand_out; finish newest hand_out; "
+        "train; hand_out; finish all; train; save; crash; restart; drain",
+        may_reach=("saved with a drop behind it",),
+        sizes={"prompts": 20, "max_age": 1},
+    ),
+    NamedTimeline(
+        name="gap-fill-tail",
+        purpose="part of a batch is dispatched, its rest waits for room at the save",
+        script="hand_out 8; finish 0-3; train; hand_out 12; finish 4; save; crash; "
+        "restart; hand_out 12; finish 5-7; save; crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; hand_out; finish oldest 1; save; "
+        "crash; restart; hand_out; finish oldest 3; save; crash; restart; drain",
+        must_reach=("saved with prompts in flight", "resumed"),
+        may_reach=("saved with a carried-over rest",),
+        sizes={"max_in_flight": 6},
+    ),
+    NamedTimeline(
+        name="half-a-group",
+        purpose="some generations of a group have ended at the save, the others have not",
+        script="hand_out 8; finish 0-3; train; finish 4 5:0 6:0; save; crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; hand_out; finish 5:0 6:0; save; "
+        "crash; restart; drain",
+        may_reach=("saved with part of a group",),
+        sizes={"group_size": 2},
+    ),
+    NamedTimeline(
+        name="end-of-pass",
+        purpose="saved between the last batch of a pass and the first of the next",
+        script="hand_out 8; finish 0-3; train; finish 4 6; save; crash; restart; drain",
+        by_position="hand_out; finish oldest hand_out; train; hand_out; save; crash; restart; "
+        "drain",
+        may_reach=("saved at the end of a pass",),
+        sizes={"prompts": 8, "passes": 2},
+    ),
+    NamedTimeline(
+        name="second-pass",
+        purpose="saved in the middle of the second pass, which has an order of its own",
+        script="hand_out 12; finish 0-7; train 2; finish 8 10; save; crash; restart; drain",
+        by_position="hand_out; finish all; train 2; hand_out; finish all; train 2; hand_out; "
+        "finish every 2; save; crash; restart; drain",
+        may_reach=("saved in a later pass",),
+        sizes={"prompts": 8, "passes": 2, "shuffle": True},
+    ),
+    NamedTimeline(
+        name="end-of-data",
+        purpose="saved when the loader has said that it has no more, with answers still out",
+        script="hand_out end; finish 0-13; train 3; save; crash; restart; drain",
+        by_position="hand_out; finish all; train 4; hand_out; finish all; train 4; hand_out end; "
+        "finish every 2; save; crash; restart; drain",
+        may_reach=("saved at the end of a pass",),
+    ),
+    NamedTimeline(
+        name="uneven",
+        purpose="sizes that do not divide each other: 17 prompts, batches of 4, steps of 3, "
+        "groups of 2",
+        script="hand_out 12; finish 0-2; train; finish 3 5 7:0 10; save; crash; "
+        "restart; hand_out 16; finish 4 6; train; save; crash; restart; drain",
+        by_position=_HALFWAY + "save; crash; restart; hand_out; finish oldest 3; train; save; "
+        "crash; restart; drain",
+        must_reach=_IN_FLIGHT,
+        sizes={"prompts": 17, "prompts_per_step": 3, "group_size": 2},
+    ),
+)
+
+NAMED: dict[str, NamedTimeline] = {timeline.name: timeline for timeline in _ALL}
+"""Every named timeline by its name."""
+
+MATRICES: dict[str, tuple[NamedTimeline, ...]] = {"smoke": _ALL}
+"""Sets of timelines by name: ``smoke`` is every named one."""

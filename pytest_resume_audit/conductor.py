@@ -15,9 +15,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.catalogue import NamedTimeline
-from pytest_resume_audit.collector import Collector
+from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.play import AnyCollector, Make, NeedsThreads, Play, has_coroutines
+from pytest_resume_audit.play import (
+    AnyCollector,
+    Make,
+    NeedsThreads,
+    Play,
+    SelfDrivenPlay,
+    has_coroutines,
+)
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
@@ -54,7 +61,14 @@ def run(
         >>> report.skipped
         [5, 8, 9, 11]
     """
-    return _Audit(collector, _asked(timeline, setup), deadline).report()
+    asked = _asked(timeline, setup)
+    report = _Audit(collector, asked, deadline).report()
+    if asked.otherwise is not None and report.passed and report.unreached is not None:
+        by_position = replace(asked, timeline=asked.otherwise, otherwise=None)
+        other = _Audit(collector, by_position, deadline).report()
+        if other.unreached is None or not other.passed:
+            return other
+    return report
 
 
 def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None) -> Asked:
@@ -133,7 +147,7 @@ class _Audit:
     ) -> tuple[Play, Played]:
         while True:
             with _workspace() as root:
-                play = Play(
+                play = self._kind_of_play()(
                     self.make,
                     timeline,
                     self.asked.setup,
@@ -152,6 +166,10 @@ class _Audit:
             if play.collector is not None:
                 self.kind = type(play.collector)
             return play, played
+
+    def _kind_of_play(self) -> type[Play]:
+        self_driven = isinstance(self.make, type) and issubclass(self.make, SelfDrivenCollector)
+        return SelfDrivenPlay if self_driven else Play
 
 
 _references: WeakKeyDictionary[

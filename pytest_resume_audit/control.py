@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import get_ident, get_native_id
 from typing import Any
 
@@ -114,6 +115,7 @@ class Control:
         self.save_limit: float = 0 if self_driven else NO_LIMIT
         self.pass_limit: float = 0 if self_driven else NO_LIMIT
         self.saves_begun = 0
+        self.checkpoint: Path | None = None
         self.weights: Callable[[], int] = lambda: 0
         self.steps_taken = 0
         self.over = False
@@ -309,17 +311,16 @@ class Control:
 
     # -- saves of a self-driven life ---------------------------------------------------------
 
-    def begin_save(self, name: str) -> None:
+    def begin_save(self) -> None:
         """Stand at the gate before a save."""
         with self.lock:
             self.wait("save", lambda: self.saves_begun < self.save_limit)
             self.saves_begun += 1
-            self.record("saving", text=name)
 
-    def end_save(self, name: str) -> None:
-        """Note that a save is done, and stand at the gate behind it."""
+    def end_save(self, checkpoint: Path) -> None:
+        """Stand at the gate behind a save that is done."""
         with self.lock:
-            self.record("saved", text=name)
+            self.checkpoint = checkpoint
             done = self.saves_begun
             self.wait("saved", lambda: self.pass_limit >= done)
 

@@ -126,6 +126,7 @@ class Play:
         refusal: BaseException | None = None
         hang: str | None = None
         counts: list[int] | None = None
+        self.overheard.errors.clear()
         try:
             self._begin_life(None)
             for step in self.timeline.steps:
@@ -210,8 +211,7 @@ class Play:
         checkpoint = None if restart is None else self._choose(restart)
         self._take_origin(checkpoint)
         self._start(checkpoint, load_replay_buffer=restart is None or restart.buffer)
-        self.life.rest()
-        self._commit()
+        self._rest()
         self.record.start_place = control.numbers.place
         self.record.start_counts = tuple(self.rig.trainer.counts())
         self.record.start_version = self.rig.trainer.weight_version
@@ -295,8 +295,8 @@ class Play:
 
     def _crash(self) -> None:
         collector = self.collector
+        assert collector is not None
         if type(collector).crash not in (Collector.crash, SelfDrivenCollector.crash):
-            assert collector is not None
             self._call("crash", collector.crash)
         self._end_life("crash", self.root / f"life-{self.record.number + 1}")
 
@@ -307,6 +307,7 @@ class Play:
         call = self.life.call(what, function)
         self._until_returned(call)
         self._commit()
+        self._check()
         if call.error is not None:
             assert self.collector is not None or what.endswith("__init__")
             refuses = getattr(self.collector, "refuses", ())
@@ -335,6 +336,7 @@ class Play:
     def _rest(self, *, conclude: bool = False) -> None:
         self.life.rest(conclude=conclude)
         self._commit()
+        self._check()
 
     def _commit(self) -> None:
         """Write what happened since the last rest into the history, in its order."""
@@ -344,6 +346,9 @@ class Play:
         for event in in_order(records):
             self.record.events.append(event)
             self.progress.apply(event)
+
+    def _check(self) -> None:
+        """End the run where the collector has raised somewhere outside of a call of ours."""
         if self.overheard.errors:
             raise _Raised(self.overheard.errors[0])
         if not self.threaded and self.life.needs_threads:
@@ -493,7 +498,9 @@ class Play:
                 why = f"step {number + 1} of {step.steps} has not enough: {buffered} buffered"
                 if held:
                     why += f", {len(held)} finished and held by the collector"
-                throttled = bool(held) or bool(self.missed and self.missed[-1].throttled)
+                assert self.collector is not None
+                by_rule = bool(held) or self.collector.order == "stream"
+                throttled = by_rule or bool(self.missed and self.missed[-1].throttled)
                 self._miss(step.text, why, throttled=throttled)
                 return
 
@@ -557,6 +564,9 @@ class Play:
     def _downgrade(self) -> None:
         collector, save = self.collector, self.history.saves[-1]
         assert collector is not None
+        if not can_downgrade(type(collector)):
+            self._miss(Downgrade().text, "the collector has no downgrade", throttled=True)
+            return
         if not save.published:
             return
         self._call("downgrade", lambda: collector.downgrade(self.life_root / save.checkpoint))
@@ -613,10 +623,106 @@ class Play:
             raise _Hangs(self._stands("the collector stopped asking for prompts"))
 
 
+class SelfDrivenPlay(Play):
+    """One run of a script on a collector whose own loop trains and saves.
+
+    Its ``run`` is one long call; training steps and saves are gates that the script opens.
+    """
+
+    def _new_control(self) -> Control:
+        return Control(self.setup, self.numbering, gated=self.gated, self_driven=True)
+
+    def _start(self, checkpoint: Path | None, *, load_replay_buffer: bool) -> None:
+        collector, root = self.collector, self.life_root
+        assert isinstance(collector, SelfDrivenCollector)
+        self._resumes = checkpoint is not None
+        self._running = self.life.call(
+            "run",
+            lambda: collector.run(root, resume=checkpoint, load_replay_buffer=load_replay_buffer),
+        )
+
+    def _check(self) -> None:
+        super()._check()
+        error = getattr(self, "_running", None) and self._running.error
+        if error is not None:
+            assert self.collector is not None
+            self._running.error = None
+            refused = self._resumes and isinstance(error, self.collector.refuses)
+            raise (_Refused if refused else _Raised)(error)
+        if self.record.events and self.record.events[-1].kind == "trained":
+            self._resumes = False
+
+    def _train_once(self) -> bool:
+        assert self.control is not None
+        control = self.control
+        before = control.steps_taken
+        control.train_limit = before + 1
+        self._go_on_behind_saves()
+        while control.standing_at("save"):
+            self._through_save()
+            self._go_on_behind_saves()
+        if control.steps_taken == before and self._stands_at_loader():
+            self.in_the_way.add("a training step")
+        return control.steps_taken > before
+
+    def _save(self, step: Save) -> None:
+        """Let steps through until the framework saves, and hold it right behind the save."""
+        assert self.control is not None
+        control = self.control
+        self._go_on_behind_saves()
+        while not control.standing_at("save"):
+            before = control.steps_taken
+            control.train_limit = before + 1
+            self._go_on()
+            if control.steps_taken == before:
+                self._rest(conclude=True)
+                if not control.standing_at("save"):
+                    why = "run has ended" if self._running.done else "it waits for more"
+                    self._miss(step.text, f"no save came: {why}", throttled=True)
+                    return
+        self._through_save()
+
+    def _through_save(self) -> None:
+        assert self.control is not None
+        control = self.control
+        save = self._begin_save()
+        control.save_limit = control.saves_begun + 1
+        self._go_on()
+        if not control.standing_at("saved"):
+            raise _Hangs(self._stands("a save does not come to its end"))
+        assert control.checkpoint is not None
+        save.checkpoint, save.published = self._name_of(control.checkpoint), True
+        self._note("saved", save.number)
+        self._commit()
+
+    def _go_on_behind_saves(self) -> None:
+        assert self.control is not None
+        self.control.pass_limit = self.control.saves_begun
+        self._go_on()
+
+    def _go_on(self) -> None:
+        assert self.control is not None
+        self.control.open_gates()
+        self._rest()
+
+    def _stop(self) -> None:
+        self._end_life("stop", self.root / f"life-{self.record.number + 1}")
+
+    def _check_drained(self) -> None:
+        assert self.collector is not None
+        if not self._running.done and self.collector.stream == "finite":
+            raise _Hangs(self._stands("run does not return"))
+
+
 def has_coroutines(make: Make) -> bool:
     """Whether the methods of a collector class are coroutines."""
     names = ("start", "save", "restore", "pull", "train_step", "stop", "crash", "downgrade")
     return any(inspect.iscoroutinefunction(getattr(make, name, None)) for name in names)
+
+
+def can_downgrade(kind: type[AnyCollector]) -> bool:
+    """Whether a collector can make legacy checkpoints."""
+    return kind.downgrade not in (Collector.downgrade, SelfDrivenCollector.downgrade)
 
 
 def _pulls(collector: AnyCollector) -> bool:

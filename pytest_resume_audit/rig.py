@@ -101,11 +101,11 @@ class Rig:
 
     def saving(self, checkpoint: Path) -> None:
         """Say that a checkpoint begins to be written; for a self-driven collector."""
-        self._control.begin_save(Path(checkpoint).name)
+        self._control.begin_save()
 
     def saved(self, checkpoint: Path) -> None:
         """Say that a checkpoint is written; for a self-driven collector."""
-        self._control.end_save(Path(checkpoint).name)
+        self._control.end_save(Path(checkpoint))
 
     def restored(self, checkpoint: Path) -> None:
         """Say that a checkpoint has been restored; for a self-driven collector."""

@@ -225,6 +225,7 @@ class Asked:
         must_reach: states without which the run proves nothing.
         may_reach: states that depend on the collector's way of working: a run without them is
             unreached.
+        otherwise: the same story by position, for a collector that throttles itself.
     """
 
     timeline: Timeline
@@ -233,6 +234,7 @@ class Asked:
     demand: Demand = "lossless"
     must_reach: tuple[str, ...] = ()
     may_reach: tuple[str, ...] = ()
+    otherwise: Timeline | None = None
 
 
 def judge(
@@ -420,6 +422,21 @@ class _Judgement:
     # -- reasons -------------------------------------------------------------------------------
 
     def _why_not_trained(self, ordinal: int) -> Reason:
+        """Why an ordinal is missing in the weights.
+
+        The weights tell only that its row went in once too few; where the history says that
+        another place of the row was lost, that one has the reason.
+        """
+        row = self.history.rows[ordinal]
+        places = [place for place, other in enumerate(self.history.rows) if other == row]
+        lost = [place for place in places if not self._trainings(place)]
+        if not lost or ordinal in lost:
+            return self._where_lost(ordinal)
+        reason = self._where_lost(lost[0])
+        text = f"its row was lost at {lost[0]}, in another pass: {reason.text}"
+        return Reason(reason.kind, text)
+
+    def _where_lost(self, ordinal: int) -> Reason:
         """Follow a prompt back from the last life to where it was lost."""
         for save, life in [(None, self.lineage[0][0]), *self._resumes()][::-1]:
             reason = self._lost_in(life, save, ordinal)
@@ -630,6 +647,8 @@ class _Judgement:
             self._add("hang", played.hang)
         if not self.history.lives:
             self._add("undetermined", "nothing was played")
+        elif played.counts is not None and not self.reference.trained:
+            self._add("undetermined", "the uninterrupted run trains nothing, so nothing is shown")
         elif played.counts is None and not (played.error or played.refusal or played.hang):
             self._add("undetermined", "the run has no final weights")
 
@@ -643,17 +662,16 @@ class _Judgement:
         optional = [state for state in self.asked.may_reach if state not in states]
         if self.played.counts is None:
             return None
-        because = [missed for missed in self.played.missed if missed.throttled]
-        if unmet and not because and not self.played.gated:
-            return f"not reached with the loader's gate open: {'; '.join(unmet)}"
-        if unmet and because:
-            return f"not reached: {'; '.join(unmet)} ({because[0].step}: {because[0].why})"
         if unmet:
-            reasons = "; ".join(f"{missed.step}: {missed.why}" for missed in self.played.missed)
-            self._add(
-                "undetermined",
-                f"not reached: {'; '.join(unmet)}" + (f" ({reasons})" if reasons else ""),
-            )
+            missed = "; ".join(f"{missed.step}: {missed.why}" for missed in self.played.missed)
+            what = f"not reached: {'; '.join(unmet)}" + (f" ({missed})" if missed else "")
+            if any(missed.throttled for missed in self.played.missed):
+                return what
+            if not self.played.gated:
+                return f"{what}, with the loader's gate open"
+            if any(save.standing.held for save in self.history.saves):
+                return f"{what}, with finished prompts held by the collector"
+            self._add("undetermined", what)
         elif optional:
             return f"this collector never came to: {'; '.join(optional)}"
         return None

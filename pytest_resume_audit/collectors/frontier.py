@@ -54,6 +54,10 @@ class Place(NamedTuple):
     state: Any
 
 
+BEGINNING = Place(ordinal=0, epoch=0, state=None)
+"""Where a loader is that was just made."""
+
+
 class Frontier:
     """Counts the stream of prompts: what is settled, and where a restart must resume.
 
@@ -98,7 +102,7 @@ class Frontier:
 
     def __init__(
         self,
-        here: Place = Place(ordinal=0, epoch=0, state=None),
+        here: Place = BEGINNING,
         *,
         identity: Mapping[str, Any] | None = None,
         remember: int = 512,
@@ -373,7 +377,7 @@ class ResumableCollector(Collector):
     # -- save and restore ------------------------------------------------------------------
 
     def save(self, root: Path, step: int) -> None:
-        """Publish a checkpoint: weights, buffer, frontier, and the loader's live place.
+        """Publish a checkpoint: weights, buffer, the loader's live place, and the frontier.
 
         Args:
             root: where the checkpoints are.
@@ -386,13 +390,13 @@ class ResumableCollector(Collector):
         # One moment for all of it: nothing is numbered, settled or buffered meanwhile. Written
         # it is outside of the lock, so that the collection goes on.
         with self.lock:
+            # The live place is what the version before the fix saved and a legacy run resumes
+            # from. The loader itself is not asked: another thread may be in the middle of it.
+            live = self.frontier.here
             parts = {
                 "weights": self.weights(),
                 "replay_buffer": self.rig.buffer.state_dict(),
-                # Unused by a restart that knows the frontier; with it the version before the
-                # fix can still resume. Asked of the loader now, it could be torn: another
-                # thread may stand in the middle of a batch.
-                "dataloader": {"epoch": self.frontier.here.epoch, "state": self.frontier.here.state},
+                "dataloader": {"epoch": live.epoch, "state": live.state},
                 "frontier": self.frontier.state_dict(),
             }
         checkpoints.publish(

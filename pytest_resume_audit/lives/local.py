@@ -147,11 +147,10 @@ class ThreadedLife:
         frames = sys._current_frames()
         standing = {w.thread: w.gate for w in self.control.waiters if w.thread is not None}
         lines = []
-        for thread in [*self.threads(), self._helper.thread]:
-            gate = standing.get(thread.native_id)
+        helpers = [self._helper.thread] if self._helper.busy else []
+        for thread in [*self.threads(), *helpers]:
+            gate = standing.get(thread.native_id or 0)
             frame = frames.get(thread.ident or 0)
-            if thread is self._helper.thread and not self._helper.busy:
-                continue
             where = f"stands at the {gate}'s gate" if gate else f"is in {place_of(frame)}"
             lines.append(f"thread {thread.name!r} {where}")
         return sorted(lines)
@@ -169,9 +168,9 @@ class ThreadedLife:
             for thread in self._mortals():
                 _let_go(thread)
             self._all_ended()
-        left = self.whereabouts()
+        left = tuple(self.whereabouts()) if self._mortals() else ()
         self._look.close()
-        return tuple(left)
+        return left
 
     def _mortals(self) -> list[threading.Thread]:
         return [*self.threads(), *(h.thread for h in (self._helper, self._courier) if h.alive)]

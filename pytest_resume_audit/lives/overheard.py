@@ -113,10 +113,10 @@ class _Heard(logging.Handler):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name in _BACKGROUND_LOGGERS and isinstance(record.exc_info, tuple):
             error = record.exc_info[1]
-            if isinstance(error, LifeEnded):
-                return False
-            if error is not None:
+            if error is not None and not isinstance(error, LifeEnded):
                 self._overheard.errors.append(error)
+            # It is reported with the timeline; here it would only be seen a second time.
+            return False
         return True
 
     def emit(self, record: logging.LogRecord) -> None:

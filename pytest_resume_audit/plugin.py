@@ -1,0 +1,192 @@
+"""The pytest plugin: hooks and fixtures, which import the audit when a test asks for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_resume_audit.fakes.buffer import ReplayBuffer
+    from pytest_resume_audit.fakes.engine import Engine
+    from pytest_resume_audit.fakes.loader import Loader
+    from pytest_resume_audit.fakes.trainer import Trainer
+    from pytest_resume_audit.fixture import ResumeAudit
+    from pytest_resume_audit.marker import Override
+    from pytest_resume_audit.rig import Rig
+
+_MARKER = (
+    "resume_audit(collector=None, *, timelines='smoke', setup=None, life='local', deadline=None): "
+    "play each of the timelines on a collector, and prove that it loses and repeats no prompt."
+)
+_NAMES = ("resume_audit", __name__)
+_AUDIT = pytest.StashKey["ResumeAudit"]()
+_OVERRIDE = pytest.StashKey["Override"]()
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
+    """Take both names the plugin goes by, as an entry point and as a module.
+
+    Under only one of them, pytest would load it again where ``-p`` or ``pytest_plugins`` names
+    the module of a plugin that is installed too, and refuse to start.
+    """
+    if plugin is sys.modules[__name__]:
+        for name in _NAMES:
+            if not manager.has_plugin(name):
+                manager.register(object(), name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options, each with the plugin's name in front."""
+    group = parser.getgroup("resume-audit")
+    group.addoption(
+        "--resume-audit-deadline",
+        type=float,
+        metavar="SECONDS",
+        help="seconds without progress after which an audited run is called a hang "
+        "(default: resume_audit_deadline of the configuration file, or 30)",
+    )
+    group.addoption(
+        "--resume-audit-timeline",
+        metavar="TEXT",
+        help="play this script, or the timeline of this name, on every test with a resume_audit "
+        "marker, in the place of its own",
+    )
+    parser.addini(
+        "resume_audit_deadline",
+        type="float",
+        default=None,
+        help="seconds without progress after which an audited run is called a hang",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and check the options before anything is collected."""
+    config.addinivalue_line("markers", _MARKER)
+    timeline = config.getoption("resume_audit_timeline", None)
+    deadline = config.getoption("resume_audit_deadline", None)
+    try:
+        configured = config.getini("resume_audit_deadline")
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"resume_audit_deadline: {error}") from None
+    if (timeline, deadline, configured) != (None, None, None):
+        from pytest_resume_audit.marker import override
+
+        config.stash[_OVERRIDE] = override(timeline, deadline, configured)
+
+
+# --- tests with the marker ----------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test of each timeline; last, so that a test's own parameters come first."""
+    marks = [*metafunc.definition.iter_markers("resume_audit")]
+    if marks:
+        from pytest_resume_audit.marker import cases
+
+        found = cases(metafunc, marks, metafunc.config.stash.get(_OVERRIDE, None))
+        metafunc.parametrize("resume_audit", found, indirect=True, ids=[case.id for case in found])
+
+
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> None:
+    """Refuse what is left of a test under ``@pytest.mark.resume_audit(MyCollector)``."""
+    # Nothing can be one of our collectors before its module is imported.
+    if "pytest_resume_audit.collector" in sys.modules and collector.funcnamefilter(name):
+        from pytest_resume_audit.marker import refuse_swallowed
+
+        refuse_swallowed(collector, name, obj)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a marked test that passed without having audited anything."""
+    yield
+    audit = item.stash.get(_AUDIT, None)
+    if audit is not None:
+        audit.check_called()
+    elif item.get_closest_marker("resume_audit") is not None:
+        from pytest_resume_audit.marker import NO_FIXTURE
+
+        pytest.fail(NO_FIXTURE, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_assertrepr_compare(
+    config: pytest.Config, op: str, left: object, right: object
+) -> Generator[None, list[Iterable[str]], list[Iterable[str]]]:
+    """Draw the run, where an assert on ordinals of its report fails."""
+    explanations = yield
+    for operand in (left, right):
+        kind = type(operand)
+        if (kind.__module__, kind.__name__) == ("pytest_resume_audit.verdict", "Ordinals"):
+            from pytest_resume_audit.fixture import explained
+
+            return [explained(config, operand, f"{left!r} {op} {right!r}", explanations)]
+    return explanations
+
+
+# --- fixtures -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def resume_audit(request: pytest.FixtureRequest) -> ResumeAudit:
+    """Plays the timeline of this test on the collector of its ``resume_audit`` marker.
+
+    Call it once. It returns the report, and fails the test when the run is not what the
+    timeline demands::
+
+        @pytest.mark.resume_audit(collector=MyCollector)
+        def test_nothing_is_lost(resume_audit):
+            resume_audit()
+    """
+    from pytest_resume_audit.fixture import ResumeAudit
+
+    audit = request.node.stash[_AUDIT] = ResumeAudit(request)
+    return audit
+
+
+@pytest.fixture
+def resume_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """Loader, engine, buffer and trainer of one life, for a test written by hand.
+
+    Its sizes are the ``setup`` of the test's ``resume_audit`` marker, where it has one. When the
+    test is over the life ends, and every thread that still stands in a call into the rig.
+    """
+    from pytest_resume_audit.rig import Rig
+
+    mark = request.node.get_closest_marker("resume_audit")
+    rig = Rig(None if mark is None else mark.kwargs.get("setup"))
+    yield rig
+    rig._control.end()
+
+
+@pytest.fixture
+def resume_loader(resume_rig: Rig) -> Loader:
+    """The loader of ``resume_rig``: hands out prompts in batches."""
+    return resume_rig.loader
+
+
+@pytest.fixture
+def resume_engine(resume_rig: Rig) -> Engine:
+    """The engine of ``resume_rig``: answers prompts when ``finish`` says so."""
+    return resume_rig.engine
+
+
+@pytest.fixture
+def resume_buffer(resume_rig: Rig) -> ReplayBuffer:
+    """The replay buffer of ``resume_rig``: keeps finished groups."""
+    return resume_rig.buffer
+
+
+@pytest.fixture
+def resume_trainer(resume_rig: Rig) -> Trainer:
+    """The trainer of ``resume_rig``: trains on groups, and counts them in its weights."""
+    return resume_rig.trainer

@@ -251,5 +251,21 @@ _ALL = (
 NAMED: dict[str, NamedTimeline] = {timeline.name: timeline for timeline in _ALL}
 """Every named timeline by its name."""
 
-MATRICES: dict[str, tuple[NamedTimeline, ...]] = {"smoke": _ALL}
-"""Sets of timelines by name: ``smoke`` is every named one."""
+MATRICES = ("smoke",)
+"""Names of sets of timelines: ``smoke`` is every named one."""
+
+
+def matrix(name: str) -> tuple[NamedTimeline, ...]:
+    """The timelines of a set.
+
+    Args:
+        name: one of :data:`MATRICES`.
+
+    Raises:
+        KeyError: for another name.
+
+    Example:
+        >>> len(matrix("smoke"))
+        20
+    """
+    return {"smoke": _ALL}[name]

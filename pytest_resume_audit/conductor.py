@@ -163,8 +163,8 @@ class _Audit:
                 except NeedsThreads:
                     self.threaded = True
                     continue
-            if play.collector is not None:
-                self.kind = type(play.collector)
+            if play.kind is not None:
+                self.kind = play.kind
             return play, played
 
     def _kind_of_play(self) -> type[Play]:
@@ -187,7 +187,7 @@ def _reference_of(played: Played, setup: Setup) -> Reference:
     history = played.history
     life = history.lives[-1]
     final = life.final
-    assert final is not None and played.counts is not None
+    assert final is not None
     size = setup.group_size
     answers: dict[int, set[int]] = {}
     for event in life.events:
@@ -231,7 +231,7 @@ def _supervised(play: Play, deadline: float) -> Played:
     try:
         progress = -1
         while not done.acquire(timeout=deadline):
-            now = play.control.activity if play.control is not None else 0
+            now = play.activity
             if now == progress:
                 return play.given_up(thread)
             progress = now

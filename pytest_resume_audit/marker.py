@@ -7,12 +7,14 @@ import inspect
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
+from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.setup import Setup
@@ -20,67 +22,64 @@ from pytest_resume_audit.timeline import Timeline, TimelineError
 
 AnyCollector = Collector | SelfDrivenCollector
 Make = Callable[[Rig], AnyCollector]
+AnyTimeline = Timeline | NamedTimeline
 
-MATRICES = ("smoke",)
-LIVES = ("local",)
 ARGUMENTS = ("collector", "timelines", "setup", "life", "deadline")
-STEPS = (
-    "hand_out",
-    "finish",
-    "fail",
-    "train",
-    "save",
-    "crash",
-    "stop",
-    "restart",
-    "downgrade",
-    "drain",
-)
+LIVES = ("local",)
+"""The kinds of life that there are."""
+
 CUSTOM = "custom"
+"""The id of a script from the command line."""
 
 NO_FIXTURE = (
-    "the test has a resume_audit marker, and does not take the fixture: add `resume_audit` to its "
-    "arguments, and call it. A method of a unittest.TestCase can't: write a function"
+    "the test has a resume_audit marker and does not take the fixture: add `resume_audit` to its "
+    "arguments and call it (a method of a unittest.TestCase can't: write a function)"
 )
 NO_MARKER = (
     "the fixture `resume_audit` needs a marker on the test, its class or its module: "
     "@pytest.mark.resume_audit(collector=MyCollector)"
 )
-MANY_MARKERS = "the test has {count} resume_audit markers, its class and module included: keep one"
+MANY_MARKERS = "{count} resume_audit markers, those of its class and module included: keep one"
 SWALLOWED = (
-    "is no test any more: pytest takes the only argument of a marker, if it is a class or a "
-    "function, for what is marked. Name it: @pytest.mark.resume_audit(collector={name})"
+    "is no test any more: where the only argument of a marker is a class or a function, pytest "
+    "takes it for what is marked. Name it: @pytest.mark.resume_audit(collector=...)"
 )
 NOTHING_LEFT = (
-    "no timeline is left: each one needs a legacy checkpoint, and {name} does not override "
-    "downgrade, which writes one"
+    "none is left, as each needs a legacy checkpoint, and {name} does not override `downgrade`, "
+    "which writes one"
 )
+SOME_TIMELINE = (
+    "allowed are a script such as 'hand_out 12; save; crash; restart', a Timeline, a "
+    "NamedTimeline, a list of them, a dict of them by id, and the names {names}"
+)
+
+_ID = re.compile(r"[A-Za-z0-9_.+=-]{1,60}")
 
 
 class MarkerError(pytest.UsageError, pytest.Collector.CollectError):
-    """A marker that can't be: told without a traceback, as there is nothing to see in one."""
+    """A marker that can't be. Pytest tells it without a traceback, which would show nothing."""
 
 
 class ArgumentError(ValueError):
-    """What is wrong with an argument, without the place where it stands."""
+    """What is wrong with an argument; where it stands is added later."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What one test is to play.
+    """What one test plays.
 
     Args:
         id: of the test, in brackets behind its name.
         timeline: the timeline.
-        collector: what makes a collector; None: the test hands it over.
-        setup: the sizes, None for the usual ones.
+        collector: makes the collectors; None: the test hands it over.
+        setup: the sizes; None: the usual ones.
         life: the kind of life.
-        deadline: seconds without progress, None for the usual ones.
+        deadline: seconds without progress; None: the usual ones.
         overridden: whether the timeline is that of the command line.
     """
 
     id: str
-    timeline: Timeline | NamedTimeline
+    timeline: AnyTimeline
     collector: Make | None
     setup: Setup | None
     life: str
@@ -90,14 +89,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Override:
-    """What the command line and the configuration file say in the place of markers.
+    """What the command line and the configuration file say to all markers.
 
     Args:
-        timelines: to play on every marked test, by id; None: those of its marker.
+        timeline: to play on every marked test, and its id; None: those of the marker.
         deadline: for tests whose marker has none.
     """
 
-    timelines: Mapping[str, Timeline | NamedTimeline] | None = None
+    timeline: tuple[str, AnyTimeline] | None = None
     deadline: float | None = None
 
 
@@ -112,53 +111,258 @@ def override(timeline: str | None, deadline: float | None, configured: float | N
     Raises:
         pytest.UsageError: for one that can't be.
     """
-    timelines = None
+    of_line = "resume_audit_deadline" if deadline is None else "--resume-audit-deadline"
     try:
-        if timeline is not None:
-            one = _one_timeline(timeline, matrices=())
-            timelines = {one.name if isinstance(one, NamedTimeline) else CUSTOM: one}
+        with _about(of_line):
+            seconds = _deadline(configured if deadline is None else deadline)
+        with _about("--resume-audit-timeline"):
+            if timeline is None:
+                return Override(None, seconds)
+            one = _one(timeline, NAMED)
+            return Override((one.name if isinstance(one, NamedTimeline) else CUSTOM, one), seconds)
     except ArgumentError as error:
-        raise pytest.UsageError(f"--resume-audit-timeline: {error}") from None
-    try:
-        checked = _deadline(configured if deadline is None else deadline)
-    except ArgumentError as error:
-        option = "resume_audit_deadline" if deadline is None else "--resume-audit-deadline"
-        raise pytest.UsageError(f"{option}: {error}") from None
-    return Override(timelines, checked)
+        raise pytest.UsageError(str(error)) from None
 
 
-def cases(
-    metafunc: pytest.Metafunc, marks: Sequence[pytest.Mark], given: Override | None
-) -> list[Case]:
-    """Check the marker of a test, and choose what the test is to play.
+def cases(metafunc: pytest.Metafunc, marks: Sequence[pytest.Mark], given: Override) -> list[Case]:
+    """Check the marker of a test, and choose what the test plays.
 
     Args:
         metafunc: the test.
         marks: every resume_audit marker that it has.
-        given: by the command line and the configuration file.
+        given: what is said to all markers.
 
     Returns:
-        One case a timeline; never none.
+        A case for each timeline; at least one.
 
     Raises:
-        MarkerError: for a marker that can't be, saying where it is and what can.
+        MarkerError: for a marker that can't be: where it is, what is wrong, what is allowed.
     """
-    given = given or Override()
     try:
         if len(marks) > 1:
             raise ArgumentError(MANY_MARKERS.format(count=len(marks)))
         if "resume_audit" not in metafunc.fixturenames:
             raise ArgumentError(NO_FIXTURE)
-        arguments = _arguments(marks[0])
-        collector, life = arguments.get("collector"), _life(arguments.get("life", "local"))
+        return _cases(_by_name(marks[0]), given)
+    except ArgumentError as error:
+        path, line, name = metafunc.definition.location
+        raise MarkerError(f"{path}:{(line or 0) + 1}: {name}: {error}") from None
+
+
+def refuse_swallowed(collector: pytest.Collector, name: str, value: object) -> None:
+    """Refuse a collector that has the name of a test: the test was handed to it as its rig.
+
+    Args:
+        collector: the module or class it was found in.
+        name: of the test.
+        value: what was found.
+
+    Raises:
+        MarkerError: for a collector.
+    """
+    if issubclass(type(value), AnyCollector):
+        raise MarkerError(f"{collector.nodeid}::{name} {SWALLOWED}")
+
+
+def check_collector(value: object, life: str) -> None:
+    """Check what is to make the collectors.
+
+    Args:
+        value: a class, or anything that is called with a rig.
+        life: the kind of life that it has to have, if it is a class.
+
+    Raises:
+        ArgumentError: for what can't make any.
+    """
+    if isinstance(value, AnyCollector):
+        raise ArgumentError(
+            f"{_name(type(value))}(...) is a collector already: give the class, as each life "
+            "makes its own"
+        )
+    if isinstance(value, type):
+        if not issubclass(value, AnyCollector):
+            raise ArgumentError(
+                f"the class {_name(value)} is no collector: derive it from Collector or "
+                "SelfDrivenCollector"
+            )
+        if inspect.isabstract(value):
+            missing = ", ".join(sorted(value.__abstractmethods__))
+            raise ArgumentError(f"{_name(value)} is abstract, it needs the methods {missing}")
+        if life not in value.lives:
+            raise ArgumentError(f"{_name(value)} has no life {life!r}: its lives are {value.lives}")
+    if not callable(value):
+        raise ArgumentError(
+            f"{value!r} is no collector: allowed are a class derived from Collector or "
+            "SelfDrivenCollector, and a function that makes a collector from a rig"
+        )
+    try:
+        inspect.signature(value).bind(None)
+    except TypeError as error:
+        raise ArgumentError(f"{_name(value)} can't be called with a rig alone: {error}") from None
+    except ValueError:
+        return  # something built in, which doesn't tell what it takes
+
+
+def lacks_downgrade(kind: object) -> bool:
+    """Whether this is a class of collectors that can't write a legacy checkpoint."""
+    return isinstance(kind, type) and getattr(kind, "downgrade", None) in (
+        Collector.downgrade,
+        SelfDrivenCollector.downgrade,
+    )
+
+
+def is_legacy(timeline: AnyTimeline, setup: Setup | None) -> bool:
+    """Whether a timeline needs a legacy checkpoint."""
+    script = timeline if isinstance(timeline, Timeline) else timeline.ask(setup).timeline
+    return script.legacy
+
+
+# --- the arguments ------------------------------------------------------------------------------
+
+
+def _by_name(mark: pytest.Mark) -> dict[str, Any]:
+    """The marker's arguments by name."""
+    arguments = dict(mark.kwargs)
+    for name in arguments:
+        if name not in ARGUMENTS:
+            raise ArgumentError(f"no argument {name!r}{_near(name, ARGUMENTS)}")
+    if len(mark.args) > 1:
+        raise ArgumentError(f"only the collector may go without its name, not {len(mark.args)} arguments")
+    if mark.args and "collector" in arguments:
+        raise ArgumentError("collector: given twice, with its name and without")
+    return {**dict(zip(ARGUMENTS, mark.args, strict=False)), **arguments}
+
+
+def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
+    collector, setup = arguments.get("collector"), arguments.get("setup")
+    life, deadline = arguments.get("life", "local"), arguments.get("deadline")
+    with _about("life"):
+        if life not in LIVES:
+            raise ArgumentError(f"{life!r} is unknown{_near(life, LIVES)}")
+    with _about("collector"):
         if collector is not None:
             check_collector(collector, life)
-        setup = _setup(arguments.get("setup"))
-        deadline = _deadline(arguments.get("deadline"))
-        timelines = _timelines(arguments.get("timelines", "smoke"), setup)
-        able = [id for id, it in timelines.items() if not (_is_legacy(it, setup) and lacks_downgrade(collector))]
+    with _about("setup"):
+        if not isinstance(setup, Setup | None):
+            raise ArgumentError(f"{setup!r} is no Setup, such as Setup(prompts=32)")
+    with _about("deadline"):
+        deadline = _deadline(deadline)
+    with _about("timelines"):
+        timelines = _timelines(arguments.get("timelines", "smoke"))
+        able = {
+            name: timeline
+            for name, timeline in timelines.items()
+            if not (_asks_for_legacy(name, timeline, setup) and lacks_downgrade(collector))
+        }
+        if given.timeline is not None:
+            able = dict([given.timeline])
         if not able:
-            raise ArgumentError(NOTHING_LEFT.format(name=name_of(collector)))
+            raise ArgumentError(NOTHING_LEFT.format(name=_name(collector)))
+    return [
+        Case(
+            id=name,
+            timeline=timeline,
+            collector=collector,
+            setup=setup,
+            life=life,
+            deadline=given.deadline if deadline is None else deadline,
+            overridden=given.timeline is not None,
+        )
+        for name, timeline in able.items()
+    ]
+
+
+def _asks_for_legacy(name: str, timeline: AnyTimeline, setup: Setup | None) -> bool:
+    try:
+        return is_legacy(timeline, setup)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name} can't be played with {setup}: {error}") from None
+
+
+def _timelines(value: object) -> dict[str, AnyTimeline]:
+    """What a marker says of its timelines, by id."""
+    if isinstance(value, Mapping):
+        found = [(name, _one(timeline, NAMED)) for name, timeline in value.items()]
+    elif isinstance(value, list | tuple):
+        found = [named for timeline in value for named in _some(timeline)]
+    else:
+        found = _some(value)
+    if not found:
+        raise ArgumentError(f"{value!r} is empty: {_allowed()}")
+    for name, _ in found:
+        if not (isinstance(name, str) and _ID.fullmatch(name)):
+            raise ArgumentError(f"{name!r} can't be an id: allowed are letters, digits and _.+=-")
+    timelines = dict(found)
+    if len(timelines) < len(found):
+        twice = next(name for at, (name, _) in enumerate(found) if name in dict(found[:at]))
+        raise ArgumentError(f"{twice!r} is in it twice")
+    return timelines
+
+
+def _some(value: object) -> list[tuple[str, AnyTimeline]]:
+    """The timelines of a matrix, or a single one, with their ids."""
+    if isinstance(value, str) and value in MATRICES:
+        return [(timeline.name, timeline) for timeline in MATRICES[value]]
+    one = _one(value, [*MATRICES, *NAMED])
+    if isinstance(one, NamedTimeline):
+        return [(one.name, one)]
+    # Of the script alone: an id that counts would go to another script when one is put before it.
+    return [(f"script-{zlib.crc32(one.text.encode()):08x}", one)]
+
+
+def _one(value: object, names: Collection[str]) -> AnyTimeline:
+    """One timeline.
+
+    Args:
+        value: what is said of it.
+        names: that it could have meant.
+    """
+    if isinstance(value, AnyTimeline):
+        return value
+    if not isinstance(value, str):
+        raise ArgumentError(f"{value!r} is no timeline: {_allowed()}")
+    if value in NAMED:
+        return NAMED[value]
+    try:
+        return Timeline.parse(value)
+    except TimelineError as error:
+        if re.search(r"\s|;", value.strip()):
+            raise ArgumentError(str(error)) from None
+        raise ArgumentError(
+            f"{value!r} is no name{_near(value, names)}\nand no script: {error}"
+        ) from None
+
+
+def _deadline(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ArgumentError(f"{value!r} is no number of seconds above 0")
+    return float(value)
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _about(argument: str) -> Iterator[None]:
+    """Say which argument is wrong."""
+    try:
+        yield
     except ArgumentError as error:
-        raise MarkerError(f"{_where(metafunc.definition)}: {error}") from None
-    ...
+        raise ArgumentError(f"{argument}: {error}") from None
+
+
+def _near(word: object, names: Collection[str]) -> str:
+    """What was probably meant, and what else could have been."""
+    close = difflib.get_close_matches(str(word).lower(), names, n=1)
+    meant = f", did you mean {close[0]!r}?" if close else ":"
+    return f"{meant} allowed are {', '.join(names)}"
+
+
+def _allowed() -> str:
+    return SOME_TIMELINE.format(names=", ".join([*MATRICES, *NAMED]))
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__qualname__", None) or repr(value)

@@ -79,9 +79,7 @@ class Play:
         deadline: seconds without progress.
 
     Attributes:
-        collector: the one of the last life.
         history: what happened so far.
-        control: of the life that is played, for whoever has to end it from outside.
         held: prompts that were finished and held by the collector, and calls that waited.
         in_the_way: what stood still while a thread stood at the loader's gate: the gate may be
             the cause.
@@ -115,8 +113,8 @@ class Play:
         self.in_the_way: set[str] = set()
         self.held: set[str] = set()
         self.rest_name = ""
-        self.collector: AnyCollector | None = None
-        self.control: Control | None = None
+        self._collector: AnyCollector | None = None
+        self._control: Control | None = None
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -156,10 +154,34 @@ class Play:
             rest=self.rest_name,
         )
 
+    @property
+    def control(self) -> Control:
+        """Of the life that is played, for whoever has to end it from outside."""
+        if self._control is None:
+            raise LookupError("no life has begun")
+        return self._control
+
+    @property
+    def collector(self) -> AnyCollector:
+        """The one of the last life."""
+        if self._collector is None:
+            raise LookupError("no collector has been made")
+        return self._collector
+
+    @property
+    def kind(self) -> type[AnyCollector] | None:
+        """The class of the collector, once there has been one."""
+        return None if self._collector is None else type(self._collector)
+
+    @property
+    def activity(self) -> int:
+        """Grows with everything that happens."""
+        return 0 if self._control is None else self._control.activity + len(self.history.lives)
+
     def give_up(self) -> None:
         """End the life from outside, for good: what still runs in it is on its own."""
-        if self.control is not None:
-            self.control.end()
+        if self._control is not None:
+            self._control.end()
 
     def given_up(self, thread: threading.Thread) -> Played:
         """The run as it is, when a call in this thread has not returned within the deadline."""
@@ -195,7 +217,7 @@ class Play:
         number = len(self.history.lives) + 1
         self.record = LifeRecord(number)
         self.history.lives.append(self.record)
-        self.control = control = self._new_control()
+        self._control = control = self._new_control()
         self.life = (
             ThreadedLife(control, self.deadline, loop=self._has_coroutines())
             if self.threaded
@@ -207,7 +229,8 @@ class Play:
         self.life_root = self.root / f"life-{number}"
         self.life_root.mkdir(exist_ok=True)
         self.overheard.warned = False
-        self.collector = self._call("the collector's __init__", lambda: self.make(self.rig))
+        self._collector = None
+        self._collector = self._call("the collector's __init__", lambda: self.make(self.rig))
         checkpoint = None if restart is None else self._choose(restart)
         self._take_origin(checkpoint)
         self._start(checkpoint, load_replay_buffer=restart is None or restart.buffer)
@@ -232,7 +255,6 @@ class Play:
         if restart.source == "latest":
             self.record.wanted = published[-1].number if published else None
             collector = self.collector
-            assert collector is not None
             with_name = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
             return None if with_name is None else Path(with_name)
         save = published[restart.source]
@@ -259,7 +281,6 @@ class Play:
         standing = save.standing
         settled = standing.trained | standing.settled | standing.failed | standing.dropped
         self.progress = Progress(self.setup.group_size, settled)
-        assert self.control is not None
         for ordinal in settled:
             self.control.numbers.settle(ordinal)
         self._note("restored", save.number)
@@ -274,7 +295,7 @@ class Play:
 
     def _end_life(self, how: str, next_root: Path | None = None) -> None:
         """End the life that is played, if it has not ended yet."""
-        if self.control is None or self.control.over:
+        if self._control is None or self._control.over:
             return
         record, control = self.record, self.control
         self._commit()
@@ -295,7 +316,6 @@ class Play:
 
     def _crash(self) -> None:
         collector = self.collector
-        assert collector is not None
         if type(collector).crash not in (Collector.crash, SelfDrivenCollector.crash):
             self._call("crash", collector.crash)
         self._end_life("crash", self.root / f"life-{self.record.number + 1}")
@@ -310,8 +330,7 @@ class Play:
         self._check()
         if call.error is not None:
             assert self.collector is not None or what.endswith("__init__")
-            refuses = getattr(self.collector, "refuses", ())
-            refused = resume and isinstance(call.error, refuses)
+            refused = resume and isinstance(call.error, self.collector.refuses)
             raise (_Refused if refused else _Raised)(call.error)
         return call.result
 
@@ -340,7 +359,6 @@ class Play:
 
     def _commit(self) -> None:
         """Write what happened since the last rest into the history, in its order."""
-        assert self.control is not None
         with self.control.lock:
             records, self.control.records = self.control.records, []
         for event in in_order(records):
@@ -355,25 +373,21 @@ class Play:
             raise NeedsThreads
 
     def _note(self, kind: str, number: int | None = None) -> None:
-        assert self.control is not None
         self.control.note(kind, number=number)
 
     def _miss(self, step: str, why: str, *, throttled: bool) -> None:
         self.missed.append(Missed(step, why, throttled))
 
     def _stands_at_loader(self) -> bool:
-        assert self.control is not None
         return any(w.thread is not None for w in self.control.standing_at("loader"))
 
     def _in_flight(self) -> list[Generation]:
-        assert self.control is not None
         with self.control.lock:
             flying = [g for group in self.control.in_flight.values() for g in group]
         return sorted(flying, key=lambda g: (g.ordinal, g.generation))
 
     def _stands(self, what: str) -> str:
         """A hang in words: what stands still, each prompt's state, what each thread waits for."""
-        assert self.control is not None
         standing = self.progress.standing(self.control.numbers.place)
         states = [
             f"{name.replace('_', ' ')}: {', '.join(map(str, sorted(ordinals)))}"
@@ -388,7 +402,6 @@ class Play:
     def _hand_out(self, step: HandOut) -> None:
         until = step.until if isinstance(step.until, int) else None
         self._let_out(NO_LIMIT if until is None else until)
-        assert self.control is not None
         place = self.control.numbers.place
         short = until is not None and place < until
         if short or (step.until == "end" and not self.control.pass_ended):
@@ -402,10 +415,9 @@ class Play:
 
     def _let_out(self, limit: float) -> None:
         """Let the loader hand out until its place reaches the limit, or nobody asks."""
-        assert self.control is not None
         control = self.control
-        if self.collector is not None and _pulls(self.collector):
-            collector = self.collector
+        collector = self.collector
+        if _pulls(collector):
             assert isinstance(collector, Collector)
             control.place_limit = NO_LIMIT
             while control.numbers.place < limit and self._call("pull", collector.pull):
@@ -430,7 +442,6 @@ class Play:
                 self._note_not_in_flight(step.text, ordinal)
 
     def _chosen(self, ordinal: int, generation: int | None) -> list[Generation]:
-        assert self.control is not None
         with self.control.lock:
             flying = list(self.control.in_flight.get(ordinal, ()))
         flying = [g for g in flying if generation in (None, g.generation)]
@@ -465,7 +476,6 @@ class Play:
 
     def _release(self, begun: Generation, *, failed: bool) -> None:
         """One generation ends; everything that follows from it happens."""
-        assert self.control is not None
         self.control.end_generation(begun, failed=failed)
         self._rest()
         held = self.progress.held()
@@ -498,7 +508,6 @@ class Play:
                 why = f"step {number + 1} of {step.steps} has not enough: {buffered} buffered"
                 if held:
                     why += f", {len(held)} finished and held by the collector"
-                assert self.collector is not None
                 by_rule = bool(held) or self.collector.order == "stream"
                 throttled = by_rule or bool(self.missed and self.missed[-1].throttled)
                 self._miss(step.text, why, throttled=throttled)
@@ -521,7 +530,6 @@ class Play:
         self._end_save(save, before)
 
     def _begin_save(self) -> SaveRecord:
-        assert self.control is not None
         save = SaveRecord(
             number=len(self.history.saves) + 1,
             life=self.record.number,
@@ -537,7 +545,6 @@ class Play:
 
     def _end_save(self, save: SaveRecord, before: dict[str, int]) -> None:
         collector = self.collector
-        assert collector is not None
         newest = self._call("latest", lambda: collector.latest(self.life_root))
         changed = [name for name, changed in self._entries().items() if before.get(name) != changed]
         name = None if newest is None else self._name_of(Path(newest))
@@ -563,7 +570,6 @@ class Play:
 
     def _downgrade(self) -> None:
         collector, save = self.collector, self.history.saves[-1]
-        assert collector is not None
         if not can_downgrade(type(collector)):
             self._miss(Downgrade().text, "the collector has no downgrade", throttled=True)
             return
@@ -586,7 +592,6 @@ class Play:
         self._end_life("stop", self.root / f"life-{self.record.number + 1}")
 
     def _drain(self) -> None:
-        assert self.control is not None
         control = self.control
         while True:
             events = len(self.record.events)
@@ -610,12 +615,11 @@ class Play:
         self._check_drained()
 
     def _drain_limit(self) -> float:
-        endless = self.collector is not None and self.collector.stream == "endless"
+        endless = self.collector.stream == "endless"
         return self.setup.total if endless else NO_LIMIT
 
     def _check_drained(self) -> None:
         """A life that stopped asking, while the loader has more, and is still there: it hangs."""
-        assert self.control is not None and self.collector is not None
         place = self.control.numbers.place
         end = self.setup.total if self.reference is None else len(self.reference.rows)
         idle_by_rule = self.reference is None and self.collector.structural
@@ -645,7 +649,6 @@ class SelfDrivenPlay(Play):
         super()._check()
         error = getattr(self, "_running", None) and self._running.error
         if error is not None:
-            assert self.collector is not None
             self._running.error = None
             refused = self._resumes and isinstance(error, self.collector.refuses)
             raise (_Refused if refused else _Raised)(error)
@@ -653,7 +656,6 @@ class SelfDrivenPlay(Play):
             self._resumes = False
 
     def _train_once(self) -> bool:
-        assert self.control is not None
         control = self.control
         before = control.steps_taken
         control.train_limit = before + 1
@@ -667,7 +669,6 @@ class SelfDrivenPlay(Play):
 
     def _save(self, step: Save) -> None:
         """Let steps through until the framework saves, and hold it right behind the save."""
-        assert self.control is not None
         control = self.control
         self._go_on_behind_saves()
         while not control.standing_at("save"):
@@ -683,7 +684,6 @@ class SelfDrivenPlay(Play):
         self._through_save()
 
     def _through_save(self) -> None:
-        assert self.control is not None
         control = self.control
         save = self._begin_save()
         control.save_limit = control.saves_begun + 1
@@ -696,12 +696,10 @@ class SelfDrivenPlay(Play):
         self._commit()
 
     def _go_on_behind_saves(self) -> None:
-        assert self.control is not None
         self.control.pass_limit = self.control.saves_begun
         self._go_on()
 
     def _go_on(self) -> None:
-        assert self.control is not None
         self.control.open_gates()
         self._rest()
 
@@ -709,7 +707,6 @@ class SelfDrivenPlay(Play):
         self._end_life("stop", self.root / f"life-{self.record.number + 1}")
 
     def _check_drained(self) -> None:
-        assert self.collector is not None
         if not self._running.done and self.collector.stream == "finite":
             raise _Hangs(self._stands("run does not return"))
 

@@ -71,8 +71,9 @@ class _TorchParts(Collector):
         self._end_workers()
 
     def _end_workers(self) -> None:
-        if self.num_workers and self._data_loader._iterator is not None:
-            self._data_loader._iterator._shutdown_workers()
+        # Not waited for: torch does so when the loader is thrown away.
+        for worker in getattr(self._data_loader._iterator, "_workers", ()):
+            worker.terminate()
 
     def weights(self) -> dict[str, Any]:
         """Module and optimizer; the audit's counts ride in the module."""

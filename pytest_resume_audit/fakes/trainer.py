@@ -87,13 +87,15 @@ class Trainer:
             step = self.weight_version + 1
             for rollout in rollouts:
                 control.reached("trained", rollout, number=step)
-            counts = self._counts if self._model is None else self._in_model()
-            for place in places:
-                counts[place] += 1
             if self._model is None:
                 self._version = step
+                for place in places:
+                    self._counts[place] += 1
             else:
+                counts = self._in_model()
                 counts[-1] = step
+                for place in places:
+                    counts[place] += 1
             control.steps_taken += 1
 
     def _index(self, rollout: Rollout) -> int:

@@ -1,0 +1,176 @@
+"""What a test with the ``resume_audit`` marker is handed: it plays the test's timeline."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import get_args
+
+import pytest
+
+from pytest_resume_audit.assertions import AuditFailed
+from pytest_resume_audit.conductor import DEADLINE, run
+from pytest_resume_audit.marker import (
+    NO_MARKER,
+    AnyCollector,
+    ArgumentError,
+    Case,
+    Make,
+    check_collector,
+    is_legacy,
+    lacks_downgrade,
+)
+from pytest_resume_audit.reports.drawing import drawing
+from pytest_resume_audit.reports.text import render
+from pytest_resume_audit.rig import Rig
+from pytest_resume_audit.timeline import Timeline
+from pytest_resume_audit.verdict import AuditReport, Ordinals, Verdict
+
+EXPECTABLE = tuple(verdict for verdict in get_args(Verdict) if verdict != "undetermined")
+"""Verdicts that a test may expect: undetermined never passes."""
+
+CALLED_TWICE = "resume_audit() was called before in this test: one test is one audit"
+NOT_CALLED = "{test} passed and has audited nothing: it has to call resume_audit()"
+TWO_COLLECTORS = "the marker has a collector already, so resume_audit() takes none"
+NO_COLLECTOR = (
+    "no collector: give one to the marker, @pytest.mark.resume_audit(collector=MyCollector), or "
+    "to the call, resume_audit(make_collector)"
+)
+NOT_EXPECTABLE = "resume_audit(expect={expect!r}): allowed are " + ", ".join(EXPECTABLE)
+NO_DOWNGRADE = (
+    "{name} does not override `downgrade`: there is no legacy checkpoint to play this timeline with"
+)
+"""Why a test is skipped."""
+
+
+class ResumeAudit:
+    """Plays the timeline of one test, on the collector of its marker or one handed over.
+
+    It is what the fixture ``resume_audit`` gives to a test.
+
+    Args:
+        request: of the test.
+
+    Example:
+        .. code-block:: python
+
+            @pytest.mark.resume_audit(collector=MyCollector)
+            def test_nothing_is_lost(resume_audit: ResumeAudit):
+                report = resume_audit()
+                assert report.regenerated == []
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        case = getattr(request, "param", None)
+        if not isinstance(case, Case):
+            pytest.fail(NO_MARKER, pytrace=False)
+        self._case = case
+        self._item: pytest.Item = request.node
+        self._called = False
+
+    def __call__(
+        self, collector: Make | None = None, *, expect: Verdict | None = None
+    ) -> AuditReport:
+        """Play the timeline, and judge the run. Each test does it once.
+
+        Args:
+            collector: a class, or anything that makes a collector from a rig; for a marker
+                without one.
+            expect: the verdict that the run has to come to, for a test of a known fault. By
+                default the run has to meet the timeline's demand.
+
+        Returns:
+            The report.
+
+        Raises:
+            AuditFailed: when the run is not as it has to be. The message draws it, and ends in
+                the command that plays it again.
+        """
+        __tracebackhide__ = True
+        if self._called:
+            pytest.fail(CALLED_TWICE)
+        self._called = True
+        make = self._maker(collector)
+        if expect is not None and expect not in EXPECTABLE:
+            pytest.fail(NOT_EXPECTABLE.format(expect=expect))
+        case = self._case
+        report = run(
+            make,
+            case.timeline,
+            setup=case.setup,
+            deadline=DEADLINE if case.deadline is None else case.deadline,
+        )
+        if isinstance(report.error, _LacksDowngrade):
+            pytest.skip(str(report.error))
+        if not (report.passed if expect is None else report.verdict == expect):
+            raise AuditFailed(self._message(report, expect), report)
+        if report.unreached is not None and report.verdict == "lossless":
+            pytest.skip(report.unreached)
+        return report
+
+    def check_called(self) -> None:
+        """Fail the test if it has not called this."""
+        if not self._called:
+            pytest.fail(NOT_CALLED.format(test=self._item.name), pytrace=False)
+
+    def _maker(self, collector: Make | None) -> Make:
+        __tracebackhide__ = True
+        case = self._case
+        if collector is not None and case.collector is not None:
+            pytest.fail(TWO_COLLECTORS)
+        make = collector or case.collector
+        if make is None:
+            pytest.fail(NO_COLLECTOR)
+        try:
+            check_collector(make, case.life)
+        except ArgumentError as error:
+            pytest.fail(str(error))
+        if not is_legacy(case.timeline, case.setup):
+            return make
+        if lacks_downgrade(make):
+            pytest.skip(NO_DOWNGRADE.format(name=make.__qualname__))
+        return make if isinstance(make, type) else _able_to_downgrade(make)
+
+    def _message(self, report: AuditReport, expect: Verdict | None) -> str:
+        config = self._item.config
+        paragraphs = [
+            render(report, color=_has_colour(config), width=_width(config)),
+            f"replay: {self._replay()}",
+        ]
+        if expect is not None:
+            paragraphs.insert(0, f"expected {expect}, found {report.verdict}")
+        return "\n\n".join(paragraphs)
+
+    def _replay(self) -> str:
+        """The command that plays this test again."""
+        words = ["pytest"]
+        if self._case.overridden:
+            timeline = self._case.timeline
+            text = timeline.text if isinstance(timeline, Timeline) else timeline.name
+            words += ["--resume-audit-timeline", _quoted(text)]
+        # Of its parts: pytest-xdist adds a group to the whole.
+        item = self._item
+        assert item.parent is not None
+        node = item.config.cwd_relative_nodeid(f"{item.parent.nodeid}::{item.name}")
+        return " ".join([*words, _quoted(node)])
+
+
+def explained(
+    config: pytest.Config,
+    ordinals: Ordinals,
+    assertion: str,
+    explanations: list[Iterable[str]],
+) -> list[str]:
+    """Explain a failed assert on ordinals of a report: by its run, drawn.
+
+    Args:
+        config: of pytest.
+        ordinals: the ones compared.
+        assertion: what was asserted.
+        explanations: those of pytest and other plugins; the first one counts.
+
+    Returns:
+        The lines of an explanation. The drawing comes first, as pytest cuts off what is too
+        long; its own lines are left out unless asked for by ``-v``.
+    """
+    ...

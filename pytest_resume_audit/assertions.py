@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from pytest_resume_audit.verdict import AuditReport, Finding
 
@@ -123,14 +124,9 @@ def _check_ordinals(report: AuditReport, what: str, expected: list[int]) -> None
     found = set(getattr(report, what))
     missing, extra = sorted(set(expected) - found), sorted(found - set(expected))
     if missing or extra:
-        differ = [
-            f"{name}: {ordinals}" for name, ordinals in (("missing", missing), ("extra", extra)) if ordinals
-        ]
-        raise _failed(
-            f"{what} are {sorted(found)}, not {expected} as expected; {', '.join(differ)}"
-            f"\n\n{report}",
-            report,
-        )
+        lines = [f"{what}: {sorted(found)}, expected: {expected}"]
+        lines += [f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra)
+        raise _failed("\n".join([*lines, "", str(report)]), report)
 
 
 def _unknown(report: AuditReport) -> Finding | None:
@@ -153,7 +149,7 @@ def _ordinals(ordinals: Iterable[int]) -> list[int]:
         if ordinal < 0:
             raise ValueError(f"an ordinal is a whole number from 0, not {ordinal}")
     expected.sort()
-    twice = [one for one, two in zip(expected, expected[1:], strict=False) if one == two]
+    twice = [one for one, two in pairwise(expected) if one == two]
     if twice:
         raise ValueError(f"ordinal {twice[0]} is given twice: a prompt is skipped once")
     return expected

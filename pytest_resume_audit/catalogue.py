@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from pytest_resume_audit.setup import Setup
@@ -47,9 +48,9 @@ class NamedTimeline:
         sizes = own if setup is None else replace(setup, **self.sizes)
         written_for = ("prompts", "batch_size", "prompts_per_step", "group_size", "passes")
         fits = all(getattr(sizes, name) == getattr(own, name) for name in written_for)
-        by_position = Timeline.parse(self.by_position)
+        by_position = _parse(self.by_position)
         return Asked(
-            timeline=Timeline.parse(self.script) if fits else by_position,
+            timeline=_parse(self.script) if fits else by_position,
             otherwise=by_position if fits else None,
             setup=sizes,
             name=self.name,
@@ -57,6 +58,11 @@ class NamedTimeline:
             must_reach=self.must_reach,
             may_reach=self.may_reach,
         )
+
+
+@lru_cache(maxsize=256)
+def _parse(script: str) -> Timeline:
+    return Timeline.parse(script)
 
 
 _IN_FLIGHT = ("saved with prompts in flight", "saved with a buffer", "resumed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Iterable
 from typing import get_args
@@ -12,17 +14,13 @@ from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
 from pytest_resume_audit.marker import (
     NO_MARKER,
-    AnyCollector,
     ArgumentError,
     Case,
     Make,
     check_collector,
-    is_legacy,
-    lacks_downgrade,
 )
 from pytest_resume_audit.reports.drawing import drawing
 from pytest_resume_audit.reports.text import render
-from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import AuditReport, Ordinals, Verdict
 
@@ -37,10 +35,6 @@ NO_COLLECTOR = (
     "to the call, resume_audit(make_collector)"
 )
 NOT_EXPECTABLE = "resume_audit(expect={expect!r}): allowed are " + ", ".join(EXPECTABLE)
-NO_DOWNGRADE = (
-    "{name} does not override `downgrade`: there is no legacy checkpoint to play this timeline with"
-)
-"""Why a test is skipped."""
 
 
 class ResumeAudit:
@@ -67,6 +61,9 @@ class ResumeAudit:
         self._case = case
         self._item: pytest.Item = request.node
         self._called = False
+
+    def __repr__(self) -> str:
+        return f"<resume_audit of {self._case.id}>"
 
     def __call__(
         self, collector: Make | None = None, *, expect: Verdict | None = None
@@ -100,8 +97,6 @@ class ResumeAudit:
             setup=case.setup,
             deadline=DEADLINE if case.deadline is None else case.deadline,
         )
-        if isinstance(report.error, _LacksDowngrade):
-            pytest.skip(str(report.error))
         if not (report.passed if expect is None else report.verdict == expect):
             raise AuditFailed(self._message(report, expect), report)
         if report.unreached is not None and report.verdict == "lossless":
@@ -125,11 +120,7 @@ class ResumeAudit:
             check_collector(make, case.life)
         except ArgumentError as error:
             pytest.fail(str(error))
-        if not is_legacy(case.timeline, case.setup):
-            return make
-        if lacks_downgrade(make):
-            pytest.skip(NO_DOWNGRADE.format(name=make.__qualname__))
-        return make if isinstance(make, type) else _able_to_downgrade(make)
+        return make
 
     def _message(self, report: AuditReport, expect: Verdict | None) -> str:
         config = self._item.config
@@ -148,29 +139,54 @@ class ResumeAudit:
             timeline = self._case.timeline
             text = timeline.text if isinstance(timeline, Timeline) else timeline.name
             words += ["--resume-audit-timeline", _quoted(text)]
-        # Of its parts: pytest-xdist adds a group to the whole.
-        item = self._item
+        # Of its parts: pytest-xdist may have added a group to the whole.
+        item, config = self._item, self._item.config
         assert item.parent is not None
-        node = item.config.cwd_relative_nodeid(f"{item.parent.nodeid}::{item.name}")
-        return " ".join([*words, _quoted(node)])
+        path, *names = item.parent.nodeid.split("::")
+        if config.invocation_params.dir != config.rootpath:
+            path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
+        return " ".join([*words, _quoted("::".join([path, *names, item.name]))])
 
 
 def explained(
     config: pytest.Config,
-    ordinals: Ordinals,
+    operand: object,
     assertion: str,
     explanations: list[Iterable[str]],
-) -> list[str]:
-    """Explain a failed assert on ordinals of a report: by its run, drawn.
+) -> list[Iterable[str]]:
+    """Explain a failed assert on ordinals of a report by its run, drawn.
 
     Args:
         config: of pytest.
-        ordinals: the ones compared.
+        operand: one side of the comparison.
         assertion: what was asserted.
-        explanations: those of pytest and other plugins; the first one counts.
+        explanations: those of pytest and other plugins, of which pytest takes the first.
 
     Returns:
-        The lines of an explanation. The drawing comes first, as pytest cuts off what is too
-        long; its own lines are left out unless asked for by ``-v``.
+        One explanation: what was asserted, and the drawing right below it, as pytest cuts off
+        the end of what is long. Its own lines are left out, unless ``-v`` asks for more.
     """
-    ...
+    if not isinstance(operand, Ordinals) or operand.report is None:
+        return explanations
+    own, *rest = next((found for lines in explanations if (found := [*lines])), [assertion])
+    drawn = drawing(operand.report, width=_width(config)).splitlines()
+    verbose = config.get_verbosity(config.VERBOSITY_ASSERTIONS) > 0
+    return [[own, *drawn, *(rest if verbose or not drawn else [])]]
+
+
+def _has_colour(config: pytest.Config) -> bool:
+    return _has_terminal(config) and config.get_terminal_writer().hasmarkup
+
+
+def _width(config: pytest.Config) -> int:
+    """The columns that pytest leaves to a message."""
+    return (config.get_terminal_writer().fullwidth if _has_terminal(config) else 80) - len("E     ")
+
+
+def _has_terminal(config: pytest.Config) -> bool:
+    return config.pluginmanager.has_plugin("terminalreporter")
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it; in double quotes where they are enough, as Windows knows them."""
+    return shlex.quote(word) if re.search(r'["$`\\!]', word) else f'"{word}"'

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline
+from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.setup import Setup
@@ -54,10 +54,6 @@ SOME_TIMELINE = (
 )
 
 _ID = re.compile(r"[A-Za-z0-9_.+=-]{1,60}")
-
-
-class MarkerError(pytest.UsageError, pytest.Collector.CollectError):
-    """A marker that can't be. Pytest tells it without a traceback, which would show nothing."""
 
 
 class ArgumentError(ValueError):
@@ -124,29 +120,32 @@ def override(timeline: str | None, deadline: float | None, configured: float | N
         raise pytest.UsageError(str(error)) from None
 
 
-def cases(metafunc: pytest.Metafunc, marks: Sequence[pytest.Mark], given: Override) -> list[Case]:
+def cases(
+    metafunc: pytest.Metafunc, marks: Sequence[pytest.Mark], given: Override | None
+) -> list[Case]:
     """Check the marker of a test, and choose what the test plays.
 
     Args:
         metafunc: the test.
         marks: every resume_audit marker that it has.
-        given: what is said to all markers.
+        given: what is said to all markers, if anything.
 
     Returns:
         A case for each timeline; at least one.
 
     Raises:
-        MarkerError: for a marker that can't be: where it is, what is wrong, what is allowed.
+        pytest.Collector.CollectError: where the marker is, what is wrong with it, and what is
+            allowed.
     """
     try:
         if len(marks) > 1:
             raise ArgumentError(MANY_MARKERS.format(count=len(marks)))
         if "resume_audit" not in metafunc.fixturenames:
             raise ArgumentError(NO_FIXTURE)
-        return _cases(_by_name(marks[0]), given)
+        return _cases(_by_name(marks[0]), given or Override())
     except ArgumentError as error:
         path, line, name = metafunc.definition.location
-        raise MarkerError(f"{path}:{(line or 0) + 1}: {name}: {error}") from None
+        raise pytest.Collector.CollectError(f"{path}:{(line or 0) + 1}: {name}: {error}") from None
 
 
 def refuse_swallowed(collector: pytest.Collector, name: str, value: object) -> None:
@@ -158,10 +157,10 @@ def refuse_swallowed(collector: pytest.Collector, name: str, value: object) -> N
         value: what was found.
 
     Raises:
-        MarkerError: for a collector.
+        pytest.Collector.CollectError: for a collector.
     """
     if issubclass(type(value), AnyCollector):
-        raise MarkerError(f"{collector.nodeid}::{name} {SWALLOWED}")
+        raise pytest.Collector.CollectError(f"{collector.nodeid}::{name} {SWALLOWED}")
 
 
 def check_collector(value: object, life: str) -> None:
@@ -203,20 +202,6 @@ def check_collector(value: object, life: str) -> None:
         return  # something built in, which doesn't tell what it takes
 
 
-def lacks_downgrade(kind: object) -> bool:
-    """Whether this is a class of collectors that can't write a legacy checkpoint."""
-    return isinstance(kind, type) and getattr(kind, "downgrade", None) in (
-        Collector.downgrade,
-        SelfDrivenCollector.downgrade,
-    )
-
-
-def is_legacy(timeline: AnyTimeline, setup: Setup | None) -> bool:
-    """Whether a timeline needs a legacy checkpoint."""
-    script = timeline if isinstance(timeline, Timeline) else timeline.ask(setup).timeline
-    return script.legacy
-
-
 # --- the arguments ------------------------------------------------------------------------------
 
 
@@ -227,7 +212,7 @@ def _by_name(mark: pytest.Mark) -> dict[str, Any]:
         if name not in ARGUMENTS:
             raise ArgumentError(f"no argument {name!r}{_near(name, ARGUMENTS)}")
     if len(mark.args) > 1:
-        raise ArgumentError(f"only the collector may go without its name, not {len(mark.args)} arguments")
+        raise ArgumentError(f"{len(mark.args)} arguments without a name: only collector may be")
     if mark.args and "collector" in arguments:
         raise ArgumentError("collector: given twice, with its name and without")
     return {**dict(zip(ARGUMENTS, mark.args, strict=False)), **arguments}
@@ -252,7 +237,7 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
         able = {
             name: timeline
             for name, timeline in timelines.items()
-            if not (_asks_for_legacy(name, timeline, setup) and lacks_downgrade(collector))
+            if not (_is_legacy(name, timeline, setup) and _lacks_downgrade(collector))
         }
         if given.timeline is not None:
             able = dict([given.timeline])
@@ -272,11 +257,22 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     ]
 
 
-def _asks_for_legacy(name: str, timeline: AnyTimeline, setup: Setup | None) -> bool:
+def _is_legacy(name: str, timeline: AnyTimeline, setup: Setup | None) -> bool:
+    """Whether a timeline needs a legacy checkpoint."""
+    if isinstance(timeline, Timeline):
+        return timeline.legacy
     try:
-        return is_legacy(timeline, setup)
+        return timeline.ask(setup).timeline.legacy
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be played with {setup}: {error}") from None
+
+
+def _lacks_downgrade(collector: object) -> bool:
+    """Whether this is a class that can't write a legacy checkpoint; a factory doesn't tell."""
+    return isinstance(collector, type) and getattr(collector, "downgrade", None) in (
+        Collector.downgrade,
+        SelfDrivenCollector.downgrade,
+    )
 
 
 def _timelines(value: object) -> dict[str, AnyTimeline]:
@@ -302,7 +298,7 @@ def _timelines(value: object) -> dict[str, AnyTimeline]:
 def _some(value: object) -> list[tuple[str, AnyTimeline]]:
     """The timelines of a matrix, or a single one, with their ids."""
     if isinstance(value, str) and value in MATRICES:
-        return [(timeline.name, timeline) for timeline in MATRICES[value]]
+        return [(timeline.name, timeline) for timeline in matrix(value)]
     one = _one(value, [*MATRICES, *NAMED])
     if isinstance(one, NamedTimeline):
         return [(one.name, one)]

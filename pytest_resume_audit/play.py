@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
 import sys
 import threading
@@ -255,8 +256,8 @@ class Play:
         if restart.source == "latest":
             self.record.wanted = published[-1].number if published else None
             collector = self.collector
-            with_name = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
-            return None if with_name is None else Path(with_name)
+            latest = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
+            return None if latest is None else Path(latest)
         save = published[restart.source]
         self.record.wanted = save.number
         checkpoint = self.life_root / save.checkpoint
@@ -285,10 +286,10 @@ class Play:
             self.control.numbers.settle(ordinal)
         self._note("restored", save.number)
 
-    def _name_of(self, checkpoint: Path) -> str:
+    def _name_of(self, checkpoint: Path | str) -> str:
         try:
-            return checkpoint.relative_to(self.life_root).as_posix()
-        except ValueError:
+            return Path(checkpoint).relative_to(self.life_root).as_posix()
+        except (ValueError, TypeError):
             raise _Raised(
                 ValueError(f"latest chose {checkpoint}, which is not below {self.life_root}")
             ) from None
@@ -361,6 +362,8 @@ class Play:
         """Write what happened since the last rest into the history, in its order."""
         with self.control.lock:
             records, self.control.records = self.control.records, []
+        if not records:
+            return
         for event in in_order(records):
             self.record.events.append(event)
             self.progress.apply(event)
@@ -543,30 +546,24 @@ class Play:
         self._commit()
         return save
 
-    def _end_save(self, save: SaveRecord, before: dict[str, int]) -> None:
+    def _end_save(self, save: SaveRecord, before: set[str]) -> None:
         collector = self.collector
         newest = self._call("latest", lambda: collector.latest(self.life_root))
-        changed = [name for name, changed in self._entries().items() if before.get(name) != changed]
-        name = None if newest is None else self._name_of(Path(newest))
-        if name is not None and name.split("/")[0] in changed:
+        name = None if newest is None else self._name_of(newest)
+        new = sorted(self._entries() - before)
+        if name is not None and (not new or name.split("/")[0] in new):
+            # Without a new entry it was written in the place of an older one.
             save.checkpoint, save.published = name, True
-        elif changed:
-            save.checkpoint, save.published = changed[-1], True
+        elif new:
+            save.checkpoint, save.published = new[-1], True
         else:
-            self._miss(
-                Save().text, "nothing was written below the checkpoint root", throttled=False
-            )
+            why = "nothing was written below the checkpoint root"
+            self._miss(Save().text, why, throttled=False)
         self._note("saved", save.number)
         self._commit()
 
-    def _entries(self) -> dict[str, int]:
-        """What lies in the checkpoint root, and when each entry was last written."""
-        return {
-            path.name: max(
-                (p.stat().st_mtime_ns for p in [path, *path.rglob("*")] if p.exists()), default=0
-            )
-            for path in sorted(self.life_root.iterdir())
-        }
+    def _entries(self) -> set[str]:
+        return set(os.listdir(self.life_root))
 
     def _downgrade(self) -> None:
         collector, save = self.collector, self.history.saves[-1]

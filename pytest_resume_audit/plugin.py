@@ -22,8 +22,8 @@ _MARKER = (
     "play each of the timelines on a collector, and prove that it loses and repeats no prompt."
 )
 _NAMES = ("resume_audit", __name__)
-_AUDIT = pytest.StashKey["ResumeAudit"]()
-_OVERRIDE = pytest.StashKey["Override"]()
+_AUDIT: pytest.StashKey[ResumeAudit] = pytest.StashKey()
+_OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 
 
 # --- options ------------------------------------------------------------------------------------
@@ -125,11 +125,10 @@ def pytest_assertrepr_compare(
     """Draw the run, where an assert on ordinals of its report fails."""
     explanations = yield
     for operand in (left, right):
-        kind = type(operand)
-        if (kind.__module__, kind.__name__) == ("pytest_resume_audit.verdict", "Ordinals"):
+        if type(operand).__module__ == "pytest_resume_audit.verdict":
             from pytest_resume_audit.fixture import explained
 
-            return [explained(config, operand, f"{left!r} {op} {right!r}", explanations)]
+            return explained(config, operand, f"{left!r} {op} {right!r}", explanations)
     return explanations
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
@@ -38,8 +37,11 @@ class Look(Protocol):
 
     name: str
 
-    def threads(self) -> dict[int, int] | None:
-        """The run count of each thread by native id; None when one of them is running."""
+    def counts(self) -> dict[int, object]:
+        """Something of each thread, by native id, that changes whenever it has run."""
+
+    def asleep(self) -> bool:
+        """Whether every one of them is asleep."""
 
     def timed_wait(self, thread: int) -> float | None:
         """Seconds that a sleeping thread still waits at the most; None without a limit."""
@@ -65,6 +67,13 @@ def native_threads() -> frozenset[int]:
     with contextlib.suppress(OSError):
         return frozenset(int(task) for task in os.listdir(_TASKS))
     return frozenset(t.native_id for t in threading.enumerate() if t.native_id is not None)
+
+
+def thread_count() -> int:
+    """How many threads this process has, asked as cheaply as it can be."""
+    with contextlib.suppress(OSError):
+        return os.stat(_TASKS).st_nlink
+    return threading.active_count()
 
 
 class Rest:
@@ -104,21 +113,24 @@ class Rest:
             if not pollers or self._have_woken(pollers, counts, patience):
                 return
 
-    def _all_asleep(self, patience: _Patience) -> dict[int, int]:
-        """The run counts once two looks in a row find the same and nobody running."""
-        before: dict[int, int] | None = None
+    def _all_asleep(self, patience: _Patience) -> dict[int, object]:
+        """The run counts, once all are found asleep between two equal counts.
+
+        A thread that ran before it was found asleep has another count afterwards, so nobody
+        was awake at the moment in between to wake another.
+        """
+        before = self._look.counts()
         while True:
             activity = self._control.activity
-            counts = self._look.threads()
-            if counts is None or self._control.inside:
-                before = None
-                patience.lose()
-            elif counts == before and activity == self._control.activity:
+            asleep = self._look.asleep() and not self._control.inside
+            counts = self._look.counts()
+            if asleep and counts == before and activity == self._control.activity:
                 return counts
-            else:
-                before = counts
+            if not asleep:
+                patience.lose()
+            before = counts
 
-    def _have_woken(self, pollers: set[int], asleep: dict[int, int], patience: _Patience) -> bool:
+    def _have_woken(self, pollers: set[int], quiet: dict[int, object], patience: _Patience) -> bool:
         """Let each poller wake as often as there are pollers: one may hand on to the next.
 
         Returns:
@@ -126,25 +138,20 @@ class Rest:
         """
         activity = self._control.activity
         woken = dict.fromkeys(pollers, 0)
-        before = asleep
+        before = quiet
         while True:
-            counts = self._look.threads()
-            if self._control.activity != activity:
-                return False
-            if counts is None:
-                patience.lose()
-                continue
-            if counts.keys() != asleep.keys():
+            asleep = self._look.asleep()
+            counts = self._look.counts()
+            if self._control.activity != activity or counts.keys() != quiet.keys():
                 return False
             for thread, count in counts.items():
                 if thread in pollers:
-                    woken[thread] += count > before[thread]
-                elif count != asleep[thread]:
+                    woken[thread] += count != before[thread]
+                elif count != quiet[thread]:
                     return False
-            if counts == before and all(times >= len(pollers) for times in woken.values()):
+            if asleep and counts == before and min(woken.values()) >= len(pollers):
                 return True
-            if counts == before:
-                patience.lose()
+            patience.lose()
             before = counts
 
 
@@ -173,80 +180,114 @@ class _Patience:
         time.sleep(0 if waited < 0.002 else min(0.001, waited / 20))
 
 
-@dataclass
 class _Task:
     """The files of one thread, kept open."""
 
-    state: int
-    schedule: int
+    def __init__(self, thread: int) -> None:
+        self._files: list[int] = []
+        try:
+            for name in ("schedstat", "stat", "syscall"):
+                self._files.append(os.open(f"{_TASKS}/{thread}/{name}", os.O_RDONLY))
+        except OSError:
+            self.close()
+            raise
+
+    def count(self) -> bytes:
+        """Its time on the processor and how often it got there, as the system writes them."""
+        return os.pread(self._files[0], 64, 0)
+
+    def asleep(self) -> bool:
+        """Whether it sleeps where it can be woken: not running, not about to run, no disk."""
+        state = os.pread(self._files[1], 512, 0)
+        end = state.rindex(b")")
+        return state[end + 2 : end + 3] == b"S"
+
+    def call(self) -> list[int]:
+        """Number and arguments of the system call it sleeps in; nothing where hidden."""
+        words = os.pread(self._files[2], 256, 0).split()
+        if not words or not words[0].isdigit():
+            return []
+        return [int(words[0]), *(int(word, 16) for word in words[1:7])]
 
     def close(self) -> None:
-        os.close(self.state)
-        os.close(self.schedule)
+        """Close its files."""
+        for file in self._files:
+            os.close(file)
 
 
-@dataclass
 class ProcLook:
-    """Looks at ``/proc/self/task``."""
+    """Looks at ``/proc/self/task``.
 
-    ignored: frozenset[int]
-    parked: set[int]
-    name: str = "proc"
-    _root: int = field(default_factory=lambda: os.open(_TASKS, os.O_RDONLY))
-    _links: int = -1
-    _known: set[int] = field(default_factory=set)
-    _open: dict[int, _Task] = field(default_factory=dict)
+    Args:
+        ignored: native ids of threads that are not the life's.
+        parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
+    """
 
-    def threads(self) -> dict[int, int] | None:
-        """The run count of each thread by native id; None when one of them is running."""
+    name = "proc"
+
+    def __init__(self, ignored: frozenset[int], parked: set[int]) -> None:
+        self._ignored = ignored
+        self._parked = parked
+        self._root = os.open(_TASKS, os.O_RDONLY)
+        self._links = -1
+        self._threads: set[int] = set()
+        self._tasks: dict[int, _Task] = {}
+        self._untimed: dict[int, bytes] = {}
+
+    def counts(self) -> dict[int, object]:
+        """Something of each thread, by native id, that changes whenever it has run."""
         links = os.fstat(self._root).st_nlink
         if links != self._links:
-            self._known = {int(task) for task in os.listdir(_TASKS)} - self.ignored
+            self._threads = {int(task) for task in os.listdir(_TASKS)} - self._ignored
             self._links = links
-        counts: dict[int, int] = {}
-        for thread in self._known:
-            if thread in self.parked:
-                continue
+        counts: dict[int, object] = {}
+        for thread in self._threads - self._parked:
             try:
-                task = self._open.get(thread) or self._open_task(thread)
-                state = os.pread(task.state, 512, 0)
-                if state[state.rindex(b")") + 2 :][:1] != b"S":
-                    return None
-                counts[thread] = int(os.pread(task.schedule, 64, 0).rsplit(None, 1)[1])
-            except (OSError, ValueError, IndexError):
-                # It ended while it was looked at.
-                self._links = -1
-                if thread in self._open:
-                    self._open.pop(thread).close()
-                return None
+                task = self._tasks.get(thread)
+                if task is None:
+                    task = self._tasks[thread] = _Task(thread)
+                counts[thread] = task.count()
+            except OSError:
+                self._forget(thread)
         return counts
 
-    def _open_task(self, thread: int) -> _Task:
-        state = os.open(f"{_TASKS}/{thread}/stat", os.O_RDONLY)
-        try:
-            task = _Task(state, os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY))
-        except OSError:
-            os.close(state)
-            raise
-        self._open[thread] = task
-        return task
+    def asleep(self) -> bool:
+        """Whether every one of them is asleep."""
+        for thread in self._threads - self._parked:
+            try:
+                if not self._tasks[thread].asleep():
+                    return False
+            except (OSError, ValueError, KeyError):
+                self._forget(thread)
+                return False
+        return True
+
+    def _forget(self, thread: int) -> None:
+        """A thread has ended: who else is there has to be asked anew."""
+        self._links = -1
+        if thread in self._tasks:
+            self._tasks.pop(thread).close()
 
     def timed_wait(self, thread: int) -> float | None:
         """Seconds that a sleeping thread still waits at the most; None without a limit."""
         try:
-            call = Path(f"{_TASKS}/{thread}/syscall").read_text().split()
-        except OSError:
-            # Hidden from us, or the thread has ended: unknown counts as about to wake.
-            return 0.0
-        if not call or not call[0].isdigit():
-            return 0.0
-        waits = _WAITS.get(os.uname().machine, {}).get(int(call[0]))
-        return None if waits is None else waits([int(word, 16) for word in call[1:7]])
+            task = self._tasks[thread]
+            count = task.count()
+            if self._untimed.get(thread) == count:
+                return None  # it has not run since it was found in a wait without a limit
+            call = task.call()
+        except (OSError, KeyError):
+            return 0.0  # it has ended since, which is a kind of waking
+        waits = _WAITS.get(call[0]) if call else None
+        left = None if waits is None else waits(call[1:])
+        if left is None:
+            self._untimed[thread] = count
+        return left
 
     def close(self) -> None:
         """Give back what the look holds open."""
         os.close(self._root)
-        for task in self._open.values():
+        for task in self._tasks.values():
             task.close()
 
 
@@ -289,7 +330,7 @@ def _seconds_at(address: int) -> float:
     return float(seconds + nanoseconds * 1e-9)
 
 
-_WAITS: dict[str, dict[int, Callable[[list[int]], float | None]]] = {
+_WAITS: dict[int, Callable[[list[int]], float | None]] = {
     "x86_64": {
         202: _futex,
         230: _nanosleep,
@@ -308,37 +349,44 @@ _WAITS: dict[str, dict[int, Callable[[list[int]], float | None]]] = {
         73: _timespec(2),
         72: _timespec(4),
     },
-}
-"""How long a system call waits, by machine and number."""
+}.get(platform.machine(), {})
+"""How long a system call waits, by its number on this machine."""
 
 
-@dataclass
 class FrameLook:
-    """Looks at where each thread stands in its Python code, several times."""
+    """Looks at where each thread stands in its Python code, several times.
 
-    ignored: frozenset[int]
-    parked: set[int]
-    name: str = "frames"
+    Args:
+        ignored: native ids of threads that are not the life's.
+        parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
+    """
 
-    def threads(self) -> dict[int, int] | None:
-        """Where each thread stands, as a number; None when one of them moved."""
-        places = self._places()
-        for _ in range(10):
-            time.sleep(0.002)
-            if self._places() != places:
-                return None
-        return places
+    name = "frames"
 
-    def _places(self) -> dict[int, int]:
+    def __init__(self, ignored: frozenset[int], parked: set[int]) -> None:
+        self._ignored = ignored
+        self._parked = parked
+
+    def counts(self) -> dict[int, object]:
+        """Where each thread stands, by native id."""
         frames = sys._current_frames()
         return {
-            thread.native_id: hash((id(frames[thread.ident]), frames[thread.ident].f_lasti))
+            thread.native_id: (id(frames[thread.ident]), frames[thread.ident].f_lasti)
             for thread in threading.enumerate()
             if thread.native_id is not None
-            and thread.native_id not in self.ignored
-            and thread.native_id not in self.parked
+            and thread.native_id not in self._ignored
+            and thread.native_id not in self._parked
             and thread.ident in frames
         }
+
+    def asleep(self) -> bool:
+        """Whether none of them moves for a while."""
+        places = self.counts()
+        for _ in range(10):
+            time.sleep(0.002)
+            if self.counts() != places:
+                return False
+        return True
 
     def timed_wait(self, thread: int) -> float | None:
         """Not known here: the look itself takes as long as pollers sleep."""

@@ -8,13 +8,14 @@ import ctypes
 import inspect
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded, WouldBlock
-from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads
+from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads, thread_count
 
 
 class Call:
@@ -54,7 +55,7 @@ class InlineLife:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._born_with = native_threads()
+        self._born_with = thread_count()
         self._thread = threading.get_native_id()
         control.inline = threading.get_ident()
 
@@ -91,7 +92,7 @@ class InlineLife:
 
     def has_threads(self) -> bool:
         """Whether threads were born in it."""
-        return bool(native_threads() - self._born_with)
+        return thread_count() > self._born_with
 
 
 class ThreadedLife:
@@ -112,8 +113,8 @@ class ThreadedLife:
         self._rest = Rest(control, self._look, deadline)
         self._before = set(threading.enumerate())
         self._helper = _LoopHelper(control) if loop else _Helper(control, "calls")
-        self._courier = _Helper(control, "answers")
-        control.courier = self._courier.post
+        self._helpers = [self._helper]
+        control.courier = self._deliver
 
     needs_threads = False
 
@@ -129,13 +130,19 @@ class ThreadedLife:
         self.rest()
         return call
 
+    def _deliver(self, complete: Callable[[], None]) -> None:
+        """Complete a future in a thread of its own: its callbacks are the collector's code."""
+        if len(self._helpers) == 1:
+            self._helpers.append(_Helper(self.control, "answers"))
+        self._helpers[1].post(complete)
+
     def rest(self, *, conclude: bool = False) -> None:
         """Wait until the life is at rest."""
         self._rest.wait(conclude=conclude)
 
     def threads(self) -> list[threading.Thread]:
         """The collector's own threads that are alive."""
-        own = {self._helper.thread, self._courier.thread}
+        own = {helper.thread for helper in self._helpers}
         return [t for t in threading.enumerate() if t not in self._before and t not in own]
 
     def alive(self) -> bool:
@@ -147,7 +154,7 @@ class ThreadedLife:
         frames = sys._current_frames()
         standing = {w.thread: w.gate for w in self.control.waiters if w.thread is not None}
         lines = []
-        helpers = [self._helper.thread] if self._helper.busy else []
+        helpers = [h.thread for h in self._helpers if h.busy and h.thread.is_alive()]
         for thread in [*self.threads(), *helpers]:
             gate = standing.get(thread.native_id or 0)
             frame = frames.get(thread.ident or 0)
@@ -161,10 +168,16 @@ class ThreadedLife:
         Returns:
             The threads that it leaves behind, and where they stand.
         """
+        with self.control.lock:
+            at_gates = set(self.control.parked)
         self.control.end()
-        self._helper.close()
-        self._courier.close()
+        waiting = [t for t in self._mortals() if t.native_id not in at_gates]
+        for helper in self._helpers:
+            helper.close()
+        for thread in waiting:
+            _let_go(thread)
         if not self._all_ended():
+            # What a thread at a gate held back may have gone to wait for something by now.
             for thread in self._mortals():
                 _let_go(thread)
             self._all_ended()
@@ -173,11 +186,15 @@ class ThreadedLife:
         return left
 
     def _mortals(self) -> list[threading.Thread]:
-        return [*self.threads(), *(h.thread for h in (self._helper, self._courier) if h.alive)]
+        return [*self.threads(), *(h.thread for h in self._helpers if h.thread.is_alive())]
 
     def _all_ended(self) -> bool:
-        # A dead life gets as long to end as it takes to come to rest, and no longer than a
-        # thread that works on without calling us is worth waiting for.
+        """Wait until they have: a thread gets as long as it works, and no longer than a second."""
+        deadline = time.monotonic() + 0.02
+        while time.monotonic() < deadline:
+            if not self._mortals():
+                return True
+            time.sleep(0)
         with contextlib.suppress(NotAtRest):
             Rest(self.control, self._look, deadline=1.0).wait()
         return not self._mortals()
@@ -195,10 +212,6 @@ class _Helper:
         self.busy = False
         self.thread = threading.Thread(target=self._run, name=f"resume-audit {name}", daemon=True)
         self.thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self.thread.is_alive()
 
     def post(self, job: Callable[[], None] | None) -> None:
         """Hand over a job; None ends the thread."""

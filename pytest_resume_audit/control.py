@@ -139,6 +139,10 @@ class Control:
 
     def check(self) -> None:
         """Let the call in, unless the life is over."""
+        loop = asyncio._get_running_loop()
+        if loop is not None and loop not in self.loops:
+            self.loops.add(loop)
+            _keep_quiet(loop)
         if self.over:
             raise LifeEnded
         self.callers.add(get_native_id())
@@ -195,8 +199,8 @@ class Control:
 
     async def await_gate(self, gate: str, ready: Callable[[], bool]) -> None:
         """Stand at a gate in a coroutine: its loop goes on meanwhile."""
+        self.check()
         loop = asyncio.get_running_loop()
-        self.loops.add(loop)
         while True:
             with self.lock:
                 if self.over:
@@ -338,6 +342,21 @@ class Control:
 
 def _raise_life_ended() -> None:
     raise LifeEnded
+
+
+def _keep_quiet(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a loop not report tasks that ended because their life did."""
+    former = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), LifeEnded):
+            return
+        if former is None:
+            loop.default_exception_handler(context)
+        else:
+            former(loop, context)
+
+    loop.set_exception_handler(handle)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., Any], *args: Any) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 import pytest
 
 from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
+from pytest_resume_audit.control import LifeEnded
 from pytest_resume_audit.marker import (
     NO_MARKER,
     ArgumentError,
@@ -21,6 +24,8 @@ from pytest_resume_audit.marker import (
 )
 from pytest_resume_audit.reports.drawing import drawing
 from pytest_resume_audit.reports.text import render
+from pytest_resume_audit.rig import Rig
+from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import AuditReport, Ordinals, Verdict
 
@@ -35,6 +40,9 @@ NO_COLLECTOR = (
     "to the call, resume_audit(make_collector)"
 )
 NOT_EXPECTABLE = "resume_audit(expect={expect!r}): allowed are " + ", ".join(EXPECTABLE)
+
+_A_WHILE = 5.0
+"""Seconds that a thread gets to end when its life is over: it has only to leave its call."""
 
 
 class ResumeAudit:
@@ -146,6 +154,39 @@ class ResumeAudit:
         if config.invocation_params.dir != config.rootpath:
             path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
         return " ".join([*words, _quoted("::".join([path, *names, item.name]))])
+
+
+@contextmanager
+def rig_of_one_test(setup: Setup | None) -> Iterator[Rig]:
+    """A rig whose life ends with a test.
+
+    A thread that stands in a call into the rig then ends, and nothing is said of it. A coroutine
+    is left as it is: the loop that it runs in may have other tests to run.
+
+    Args:
+        setup: the sizes; None: the usual ones.
+    """
+    rig = Rig(setup)
+    control = rig._control
+    report = threading.excepthook
+
+    def report_others(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, LifeEnded):
+            report(args)
+
+    threading.excepthook = report_others
+    try:
+        yield rig
+    finally:
+        with control.lock:
+            control.waiters = [waiter for waiter in control.waiters if waiter.thread is not None]
+            control.loops.clear()
+            standing = {waiter.thread for waiter in control.waiters}
+        control.end()
+        for thread in threading.enumerate():
+            if thread.native_id in standing:
+                thread.join(_A_WHILE)
+        threading.excepthook = report
 
 
 def explained(

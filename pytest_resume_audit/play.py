@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,42 @@ AnyCollector = Collector | SelfDrivenCollector
 Make = Callable[[Rig], AnyCollector]
 
 
-class NeedsThreads(Exception):
-    """The collector is not single-threaded: the run is thrown away and played with threads."""
+@dataclass(frozen=True)
+class Style:
+    """How a collector has to be driven.
+
+    Args:
+        self_driven: its own loop trains and saves.
+        loop: its methods are coroutines.
+        threaded: it has threads or a loop, so it is watched from outside; False where every
+            call is made at once.
+    """
+
+    self_driven: bool
+    loop: bool
+    threaded: bool
+
+    @classmethod
+    def of(cls, kind: type[AnyCollector]) -> Style:
+        """The style that a class seems to have: single-threaded when it is pulled."""
+        loop = any(inspect.iscoroutinefunction(getattr(kind, name, None)) for name in _METHODS)
+        self_driven = issubclass(kind, SelfDrivenCollector)
+        return cls(self_driven, loop, threaded=self_driven or loop or not _pulls(kind))
+
+
+_METHODS = ("start", "save", "restore", "pull", "train_step", "stop", "crash", "downgrade")
+
+
+class WrongStyle(Exception):
+    """The collector has to be driven in another way: the run is thrown away.
+
+    Args:
+        style: the way.
+    """
+
+    def __init__(self, style: Style) -> None:
+        super().__init__(style)
+        self.style = style
 
 
 class _Over(Exception):
@@ -76,7 +112,7 @@ class Play:
         overheard: hears what goes on outside of calls.
         reference: what the uninterrupted run did; None while that is played.
         gated: whether the loader waits for the script.
-        threaded: whether the collector has threads or a loop.
+        style: how the collector is driven.
         deadline: seconds without progress.
 
     Attributes:
@@ -96,7 +132,7 @@ class Play:
         *,
         reference: Reference | None,
         gated: bool,
-        threaded: bool,
+        style: Style,
         deadline: float,
     ) -> None:
         self.make = make
@@ -106,7 +142,7 @@ class Play:
         self.overheard = overheard
         self.reference = reference
         self.gated = gated
-        self.threaded = threaded
+        self.style = style
         self.deadline = deadline
         self.numbering = Numbering(None if reference is None else reference.rows)
         self.history = History()
@@ -138,7 +174,7 @@ class Play:
         except _Hangs as over:
             hang = over.why
         except WouldBlock:
-            raise NeedsThreads from None
+            raise self._needs_threads() from None
         except NotAtRest:
             hang = self._stands(f"no rest within {self.deadline:g} s")
         finally:
@@ -220,8 +256,8 @@ class Play:
         self.history.lives.append(self.record)
         self._control = control = self._new_control()
         self.life = (
-            ThreadedLife(control, self.deadline, loop=self._has_coroutines())
-            if self.threaded
+            ThreadedLife(control, self.deadline, loop=self.style.loop)
+            if self.style.threaded
             else InlineLife(control)
         )
         self.rest_name = self.life.rest_name
@@ -231,7 +267,8 @@ class Play:
         self.life_root.mkdir(exist_ok=True)
         self.overheard.warned = False
         self._collector = None
-        self._collector = self._call("the collector's __init__", lambda: self.make(self.rig))
+        made = self._call("the collector's __init__", lambda: self.make(self.rig))
+        self._collector = self._know(made)
         checkpoint = None if restart is None else self._choose(restart)
         self._take_origin(checkpoint)
         self._start(checkpoint, load_replay_buffer=restart is None or restart.buffer)
@@ -244,8 +281,21 @@ class Play:
     def _new_control(self) -> Control:
         return Control(self.setup, self.numbering, gated=self.gated)
 
-    def _has_coroutines(self) -> bool:
-        return self.threaded and has_coroutines(self.make)
+    def _know(self, collector: object) -> AnyCollector:
+        """See that what was made is a collector, and of the style it is driven in."""
+        if not isinstance(collector, Collector | SelfDrivenCollector):
+            raise TypeError(
+                "the factory must make a Collector or a SelfDrivenCollector, "
+                f"not {type(collector).__name__}"
+            )
+        style = Style.of(type(collector))
+        if (style.self_driven, style.loop) != (self.style.self_driven, self.style.loop):
+            raise WrongStyle(style)
+        self.overheard.pattern = re.compile(collector.legacy_warning)
+        return collector
+
+    def _needs_threads(self) -> WrongStyle:
+        return WrongStyle(replace(self.style, threaded=True))
 
     def _choose(self, restart: Restart) -> Path | None:
         """The checkpoint that a restart goes back to."""
@@ -372,8 +422,8 @@ class Play:
         """End the run where the collector has raised somewhere outside of a call of ours."""
         if self.overheard.errors:
             raise _Raised(self.overheard.errors[0])
-        if not self.threaded and self.life.needs_threads:
-            raise NeedsThreads
+        if not self.style.threaded and self.life.needs_threads:
+            raise self._needs_threads()
 
     def _note(self, kind: str, number: int | None = None) -> None:
         self.control.note(kind, number=number)
@@ -420,7 +470,7 @@ class Play:
         """Let the loader hand out until its place reaches the limit, or nobody asks."""
         control = self.control
         collector = self.collector
-        if _pulls(collector):
+        if _pulls(type(collector)):
             assert isinstance(collector, Collector)
             control.place_limit = NO_LIMIT
             while control.numbers.place < limit and self._call("pull", collector.pull):
@@ -501,7 +551,7 @@ class Play:
             )
         self._call("start", collector.start, resume=checkpoint is not None)
         if isinstance(self.life, InlineLife) and self.life.has_threads():
-            raise NeedsThreads
+            raise self._needs_threads()
 
     def _train(self, step: Train) -> None:
         for number in range(step.steps):
@@ -708,16 +758,10 @@ class SelfDrivenPlay(Play):
             raise _Hangs(self._stands("run does not return"))
 
 
-def has_coroutines(make: Make) -> bool:
-    """Whether the methods of a collector class are coroutines."""
-    names = ("start", "save", "restore", "pull", "train_step", "stop", "crash", "downgrade")
-    return any(inspect.iscoroutinefunction(getattr(make, name, None)) for name in names)
-
-
 def can_downgrade(kind: type[AnyCollector]) -> bool:
     """Whether a collector can make legacy checkpoints."""
     return kind.downgrade not in (Collector.downgrade, SelfDrivenCollector.downgrade)
 
 
-def _pulls(collector: AnyCollector) -> bool:
-    return isinstance(collector, Collector) and type(collector).pull is not Collector.pull
+def _pulls(kind: type[AnyCollector]) -> bool:
+    return issubclass(kind, Collector) and kind.pull is not Collector.pull

@@ -105,10 +105,9 @@ def pytest_pycollect_makeitem(
         refuse_swallowed(collector, name, obj)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a marked test that passed without having audited anything."""
-    yield
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a marked test that has audited nothing; last, so only one that has passed till here."""
     audit = item.stash.get(_AUDIT, None)
     if audit is not None:
         audit.check_called()
@@ -159,12 +158,11 @@ def resume_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     Its sizes are the ``setup`` of the test's ``resume_audit`` marker, where it has one. When the
     test is over the life ends, and every thread that still stands in a call into the rig.
     """
-    from pytest_resume_audit.rig import Rig
+    from pytest_resume_audit.fixture import rig_of_one_test
 
     mark = request.node.get_closest_marker("resume_audit")
-    rig = Rig(None if mark is None else mark.kwargs.get("setup"))
-    yield rig
-    rig._control.end()
+    with rig_of_one_test(None if mark is None else mark.kwargs.get("setup")) as rig:
+        yield rig
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ prompts, with a collection thread and a pool of generation threads.
 from __future__ import annotations
 
 import dataclasses
-import sys
 import threading
 import warnings
 from collections import deque
@@ -579,6 +578,10 @@ def without_ordinals(parts: Mapping[str, Any]) -> dict[str, Any]:
 # -- threads -------------------------------------------------------------------------------------
 
 
+class _Ended(Exception):
+    """Raised in the collection thread when there is nothing left to wait for."""
+
+
 class FrontierCollector(ResumableCollector):
     """The new way with threads: loses no prompt in flight, and trains none twice.
 
@@ -614,6 +617,8 @@ class FrontierCollector(ResumableCollector):
     def _run(self) -> None:
         try:
             self._collect()
+        except _Ended:
+            pass
         except Exception as error:
             with self._changed:
                 self.fail(error)
@@ -662,7 +667,7 @@ class FrontierCollector(ResumableCollector):
     def _wait_for(self, ready: Callable[[], bool]) -> None:
         self._changed.wait_for(lambda: self._stopping or self.failure is not None or ready())
         if self._stopping or self.failure is not None:
-            sys.exit()  # ends this thread
+            raise _Ended
 
     def room_made(self) -> None:
         self._changed.notify_all()

@@ -171,11 +171,11 @@ class ThreadedLife:
         with self.control.lock:
             at_gates = set(self.control.parked)
         self.control.end()
-        waiting = [t for t in self._mortals() if t.native_id not in at_gates]
         for helper in self._helpers:
             helper.close()
-        for thread in waiting:
-            _let_go(thread)
+        for thread in self.threads():
+            if thread.native_id not in at_gates:
+                _let_go(thread)
         if not self._all_ended():
             # What a thread at a gate held back may have gone to wait for something by now.
             for thread in self._mortals():
@@ -285,15 +285,17 @@ class _LoopHelper(_Helper):
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        with contextlib.suppress(LifeEnded):
-            self._loop.run_forever()
-        while tasks := asyncio.all_tasks(self._loop):
-            for task in tasks:
-                task.cancel()
+        try:
             with contextlib.suppress(LifeEnded):
-                self._loop.run_until_complete(asyncio.wait(tasks))
-        self._loop.close()
-        self.busy = False
+                self._loop.run_forever()
+            while tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                with contextlib.suppress(LifeEnded):
+                    self._loop.run_until_complete(asyncio.wait(tasks))
+        finally:
+            self._loop.close()
+            self.busy = False
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -23,20 +23,22 @@ class Overheard:
     """Listens while lives are played, and puts everything back at the end.
 
     Args:
-        pattern: of the warning for legacy checkpoints, looked for in warnings, logging and
-            output; None: nothing is looked for.
+        everything: whether the warning for legacy checkpoints is also looked for in logging
+            and output.
 
     Attributes:
+        pattern: of that warning.
         errors: exceptions that ended a thread, a callback or a task of a life.
         warned: whether the pattern was seen since it was last set to False.
         left_behind: set when threads of a life could not be ended.
     """
 
-    def __init__(self, pattern: str | None) -> None:
+    def __init__(self, *, everything: bool) -> None:
         self.errors: list[BaseException] = []
         self.warned = False
         self.left_behind = False
-        self._pattern = None if pattern is None else re.compile(pattern)
+        self.pattern: re.Pattern[str] | None = None
+        self._everything = everything
         self._warnings: list[warnings.WarningMessage] = []
         self._stack = ExitStack()
 
@@ -48,7 +50,7 @@ class Overheard:
             logger = logging.getLogger(name)
             logger.addFilter(heard)
             self._stack.callback(logger.removeFilter, heard)
-        if self._pattern is not None:
+        if self._everything:
             logging.getLogger().addHandler(heard)
             self._stack.callback(logging.getLogger().removeHandler, heard)
             self._stack.enter_context(redirect_stdout(_Tee(sys.stdout, self.hear)))
@@ -65,7 +67,7 @@ class Overheard:
 
     def hear(self, text: str) -> bool:
         """Take note of a text; returns whether it is the warning looked for."""
-        found = self._pattern is not None and self._pattern.search(text) is not None
+        found = self.pattern is not None and self.pattern.search(text) is not None
         self.warned = self.warned or found
         return found
 

@@ -1,0 +1,3 @@
+"""What every test of this project may use."""
+
+pytest_plugins = ["pytester"]

@@ -65,7 +65,7 @@ def test_the_checks_of_a_loss_say_what_was_lost(lossy: AuditReport) -> None:
     assert_no_duplicates(lossy)
 
 
-@pytest.mark.parametrize("ordinals", [LOST, tuple(LOST), set(LOST), reversed(LOST)])
+@pytest.mark.parametrize("ordinals", [LOST, tuple(LOST), set(LOST), LOST[::-1]])
 def test_assert_skipped_takes_the_exact_ordinals_in_any_order(
     ordinals: list[int], lossy: AuditReport
 ) -> None:
@@ -93,8 +93,9 @@ def test_assert_skipped_says_what_is_missing_and_extra(
 
 def test_assert_no_duplicates_says_which(lossless: AuditReport) -> None:
     report = replace(lossless, duplicated=Ordinals([6, 4]))
-    with pytest.raises(AuditFailed, match=r"^duplicated: \[4, 6\], expected: \[\]\nextra: \[4, 6\]"):
+    with pytest.raises(AuditFailed) as failure:
         assert_no_duplicates(report)
+    assert str(failure.value).startswith("duplicated: [4, 6], expected: []\nextra: [4, 6]\n")
     assert_no_skips(report)
 
 
@@ -149,9 +150,7 @@ def test_ordinals_are_whole_numbers(value: object, lossy: AuditReport) -> None:
 
 
 @pytest.mark.parametrize(("value", "said"), [([5, -1], "not -1"), ([5, 8, 5], "5 is given twice")])
-def test_ordinals_are_places_in_the_stream(
-    value: list[int], said: str, lossy: AuditReport
-) -> None:
+def test_ordinals_are_places_in_the_stream(value: list[int], said: str, lossy: AuditReport) -> None:
     with pytest.raises(ValueError, match=said):
         assert_skipped(lossy, value)
 

@@ -1,13 +1,14 @@
 """Rows of symbols, a column an ordinal, laid out for a terminal. It knows nothing about audits.
 
-Columns stand one by one while they fit. When they don't, columns that look the same in every row
-are folded into one wide column that says its range, and what is still too wide is wrapped into
-blocks.
+Columns stand one by one while they fit in a line. When they don't, neighbours that look the same
+in every row are folded into one wide column that says its range. What is still too wide is
+wrapped into blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -63,9 +64,11 @@ def chart(
     indent = max(len(label) for label in (_HEADER, *(row.label for row in rows))) + 2
     # One column is kept free for a mark behind the last ordinal.
     room = max(width - indent - 1, _LEAST_ROOM)
-    blocks = _wrapped([_Column(ordinal, ordinal) for ordinal in range(count)], breaks, room)
-    if len(blocks) > 1:
-        blocks = _wrapped(_folded(rows, count), breaks, room)
+    # Breaks stand out as long as they have room; then columns are folded across them.
+    for columns in (_singles(0, count), _folded(rows, count, breaks), _folded(rows, count, ())):
+        blocks = _wrapped(columns, breaks, room)
+        if len(blocks) <= 1:
+            break
 
     needed_first = sorted(blocks, key=lambda block: not block.shows(urgent))
     drawn = needed_first[: max(height // (len(rows) + 3), 1)]
@@ -100,14 +103,18 @@ class _Column:
         return len(self.name) if self.folded else 1
 
 
-def _folded(rows: Sequence[Row], count: int) -> Iterator[_Column]:
+def _singles(first: int, end: int) -> Iterator[_Column]:
+    return (_Column(ordinal, ordinal) for ordinal in range(first, end))
+
+
+def _folded(rows: Sequence[Row], count: int, breaks: Collection[int]) -> Iterator[_Column]:
     """Fold each run of columns that look the same, where that saves room."""
-    marks = [row.mark for row in rows if row.mark is not None]
+    begins = sorted([*breaks, *(row.mark for row in rows if row.mark is not None)])
     drawn = [row.symbols for row in rows if row.symbols]
 
     def look(ordinal: int) -> tuple[object, ...]:
-        # A marked ordinal never looks like the one before it: it begins a column.
-        return sum(mark <= ordinal for mark in marks), *(symbols[ordinal] for symbols in drawn)
+        # A column that is marked, or behind a break, looks like none before it.
+        return bisect_right(begins, ordinal), *(symbols[ordinal] for symbols in drawn)
 
     for _, run in groupby(range(count), key=look):
         ordinals = list(run)
@@ -115,12 +122,10 @@ def _folded(rows: Sequence[Row], count: int) -> Iterator[_Column]:
         if len(ordinals) > fold.width + 2:
             yield fold
         else:
-            yield from (_Column(ordinal, ordinal) for ordinal in ordinals)
+            yield from _singles(fold.first, fold.last + 1)
 
 
-def _wrapped(
-    columns: Iterator[_Column] | Sequence[_Column], breaks: Collection[int], room: int
-) -> list[_Block]:
+def _wrapped(columns: Iterable[_Column], breaks: Collection[int], room: int) -> list[_Block]:
     """Fill blocks with columns, from left to right."""
     blocks: list[_Block] = []
     for column in columns:

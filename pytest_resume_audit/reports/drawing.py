@@ -17,6 +17,7 @@ from pytest_resume_audit.verdict import AuditReport, Verdict
 
 _MOST_ROWS = 14
 _MOST_LINES = 36
+"""Of the chart: with the legend it is still seen without scrolling."""
 
 
 class _Symbol(NamedTuple):
@@ -75,7 +76,7 @@ _CUT_SHORT: dict[Verdict, str] = {
     "refused": "when it refused",
     "hang": "where it stands still",
 }
-"""What to call the end of a run that has no final weights, by the finding that says so."""
+"""How a run ended that has no final weights, by the finding that says so."""
 
 
 def drawing(report: AuditReport, *, color: bool = False, width: int = 100) -> str:
@@ -92,12 +93,12 @@ def drawing(report: AuditReport, *, color: bool = False, width: int = 100) -> st
     Example:
         >>> from pytest_resume_audit import LiveCursorCollector, run
         >>> print(drawing(run(LiveCursorCollector, "mid-flight"), width=80))
-        ordinal                 0         10
-                                0123456789012345
-        life 1, at save 1       TTTTbfbbffbf....
-          restart from save 1               ^
-        life 2, at its end      ttttT.TT..T.TTTT
-        result                  -----S--SS-S----
+        ordinal                0         10
+                               0123456789012345
+        life 1, at save 1      TTTTbfbbffbf....
+          restart from save 1              ^
+        life 2, at its end     ttttT.TT..T.TTTT
+        result                 -----S--SS-S----
         <BLANKLINE>
         T trained   t trained before (restored weights)   b buffered   f in flight
         . not handed out   ^ where the loader restarts   - trained once   S SKIPPED
@@ -111,9 +112,10 @@ def drawing(report: AuditReport, *, color: bool = False, width: int = 100) -> st
     def paint(text: str) -> str:
         return _coloured(text) if color else text
 
+    per_pass = report.setup.prompts_per_pass
     lines = chart(
         rows,
-        breaks=_pass_begins(report),
+        breaks=range(per_pass, report.setup.total, per_pass),
         urgent=[at for at, symbol in enumerate(result) if _SYMBOLS[symbol].colour == _FAULT],
         width=width,
         height=_MOST_LINES,
@@ -122,7 +124,7 @@ def drawing(report: AuditReport, *, color: bool = False, width: int = 100) -> st
     used = {symbol for row in rows for symbol in row.symbols}
     if any(row.mark is not None for row in rows):
         used.add("^")
-    if _pass_begins(report):
+    if any("|" in line for line in lines):
         used.add("|")
     return "\n".join([*lines, "", *_legend(used, width, paint)])
 
@@ -132,10 +134,10 @@ def stream_length(report: AuditReport) -> int:
     return max(report.setup.total, len(report.history.rows))
 
 
-def _pass_begins(report: AuditReport) -> range:
-    """The first ordinal of each pass but the first."""
-    per_pass = report.setup.prompts_per_pass
-    return range(per_pass, report.setup.total, per_pass)
+def _cut_short(report: AuditReport) -> str | None:
+    """How a run ended that has no final weights; None when it has some."""
+    verdicts = [finding.verdict for finding in report.findings]
+    return next((how for verdict, how in _CUT_SHORT.items() if verdict in verdicts), None)
 
 
 # --- the lives ----------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def _moments(report: AuditReport, life: LifeRecord) -> Iterator[tuple[str, Stand
         yield name, save.standing, save.position
     name = _ENDS.get(life.ended, "at its end")
     if life is history.lives[-1]:
-        name = next((_CUT_SHORT[f.verdict] for f in report.findings if f.verdict in _CUT_SHORT), name)
+        name = _cut_short(report) or name
     start = _start(history, life, count)
     final = _replayed(life, start, report.setup.group_size) if life.final is None else life.final
     # The end of a life tells nothing new when all stands as it stood at the save.
@@ -190,13 +192,11 @@ def _start(history: History, life: LifeRecord, count: int) -> str:
 
 def _symbols(standing: Standing, start: str) -> str:
     """A standing as a row of symbols; what is settled looks as it did at the start."""
-    symbols = ["."] * len(start)
-    for ordinal in standing.settled:
-        symbols[ordinal] = start[ordinal]
+    symbols = dict.fromkeys(range(len(start)), ".")
+    symbols.update((ordinal, start[ordinal]) for ordinal in standing.settled)
     for name, symbol in _STANDINGS.items():
-        for ordinal in getattr(standing, name):
-            symbols[ordinal] = symbol
-    return "".join(symbols)
+        symbols.update(dict.fromkeys(getattr(standing, name), symbol))
+    return "".join(symbols[ordinal] for ordinal in range(len(start)))
 
 
 def _replayed(life: LifeRecord, start: str, group_size: int) -> Standing:
@@ -231,7 +231,7 @@ def _capped(rows: list[Row]) -> list[Row]:
 
 def _result(report: AuditReport) -> str:
     """How each ordinal went into the final weights; empty where there are none."""
-    if any(finding.verdict in _CUT_SHORT for finding in report.findings):
+    if _cut_short(report):
         return ""
     symbols = ["-"] * stream_length(report)
     times = _times_trained(report.history) if report.duplicated else Counter()

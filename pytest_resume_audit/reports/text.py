@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +24,8 @@ _ASIDES = {
     "dropped": "dropped by the collector",
     "structural": "not trained by an uninterrupted run either",
     "excused": "skipped or repeated as is allowed here",
-    "rolled_back": "rolled back (trained after the save that a later life restarted from)",
-    "regenerated": "regenerated (answered again though an answer was saved)",
+    "rolled_back": "rolled back by a restart, so to be trained again",
+    "regenerated": "answered again though an answer was saved (regenerated)",
 }
 """Ordinals that say something about a run, if nothing against it."""
 
@@ -121,7 +122,7 @@ def _lossless(report: AuditReport, total: int) -> str:
         "excused": report.excused,
         "failed": report.failed,
         "dropped": report.dropped,
-        "missed by an uninterrupted run too": set(report.structural) - set(report.unexpected),
+        "missed by an uninterrupted run too": report.structural,
     }
     trained = total - len(set().union(*apart.values()))
     counts = "".join(f", {len(those)} {what}" for what, those in apart.items() if those)
@@ -152,15 +153,10 @@ def _sentence(finding: Finding, report: AuditReport, *, whole: bool = True) -> s
     if finding.verdict in ("error", "hang"):
         # A run ends where it raises or stands still: in the last life that was begun.
         where = f"{finding.verdict} in life {len(report.history.lives)}"
-        return f"{where}: {_hang_parts(text)[0] if finding.verdict == 'hang' else text}"
+        return f"{where}: {text.partition('; ')[0] if finding.verdict == 'hang' else text}"
     if finding.verdict == "undetermined":
         return f"undetermined: {text}"
     return text
-
-
-def _hang_parts(text: str) -> list[str]:
-    """What stands still; then the state of every prompt, and what each thread waits for."""
-    return text.split("; ")
 
 
 # --- paragraphs ---------------------------------------------------------------------------------
@@ -189,7 +185,7 @@ def _remarks(report: AuditReport) -> Iterator[str]:
         yield _sentence(finding, report)
     for finding in report.findings:
         if finding.verdict == "hang":
-            yield from _hang_parts(finding.text)[1:]
+            yield from _whereabouts(finding.text.split("; ")[1:])
     for missed in report.missed:
         whose = " (the collector's own way of working)" if missed.throttled else ""
         yield f"not done: {missed.step}: {missed.why}{whose}"
@@ -199,8 +195,8 @@ def _remarks(report: AuditReport) -> Iterator[str]:
         if ordinals and set(ordinals) not in named:
             yield f"{what}: {listed(ordinals)}"
     for life in report.history.lives:
-        for thread in life.left_behind:
-            yield f"left behind by life {life.number}: {thread}"
+        for where in _whereabouts(life.left_behind):
+            yield f"left behind by life {life.number}: {where}"
     if not report.gated:
         yield (
             "the loader's gate was left open: a thread that waited at it held up everything "
@@ -210,6 +206,17 @@ def _remarks(report: AuditReport) -> Iterator[str]:
         yield f"at rest was found out by {report.rest}: the same run may go differently next time"
     if report.unreached:
         yield f"unreached: {report.unreached}"
+
+
+def _whereabouts(parts: Iterable[str]) -> Iterator[str]:
+    """Where prompts and threads are; of threads that stand at the same place, one."""
+    same: dict[str, list[str]] = {}
+    for part in parts:
+        thread = re.fullmatch(r"thread (['\"].*?['\"]) (.+)", part)
+        same.setdefault(thread[2] if thread else part, []).append(thread[1] if thread else "")
+    for where, names in same.items():
+        alike = f" (and {len(names) - 1} like it)" if len(names) > 1 else ""
+        yield f"thread {names[0]}{alike} {where}" if names[0] else where
 
 
 def _played(report: AuditReport) -> Iterator[str]:

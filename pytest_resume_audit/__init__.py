@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_resume_audit.assertions import (
+        AuditFailed as AuditFailed,
         assert_lossless as assert_lossless,
         assert_no_duplicates as assert_no_duplicates,
         assert_no_skips as assert_no_skips,
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
         LifeEnded as LifeEnded,
     )
     from pytest_resume_audit.fakes.prompts import Prompt as Prompt, Rollout as Rollout
+    from pytest_resume_audit.fixture import ResumeAudit as ResumeAudit
     from pytest_resume_audit.rig import Rig as Rig
     from pytest_resume_audit.setup import Setup as Setup
     from pytest_resume_audit.timeline import Timeline as Timeline, TimelineError as TimelineError
     from pytest_resume_audit.verdict import AuditReport as AuditReport
 
 _HOME = {
+    "AuditFailed": "assertions",
     "AuditReport": "verdict",
     "Collector": "collector",
     "FrontierCollector": "collectors.frontier",
@@ -47,6 +50,7 @@ _HOME = {
     "LiveCursorCollector": "collectors.live_cursor",
     "NamedTimeline": "catalogue",
     "Prompt": "fakes.prompts",
+    "ResumeAudit": "fixture",
     "Rig": "rig",
     "Rollout": "fakes.prompts",
     "SelfDrivenCollector": "collector",

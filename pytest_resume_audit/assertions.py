@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -110,7 +111,9 @@ def assert_skipped(report: AuditReport, ordinals: Iterable[int]) -> None:
 def _check_report(report: object, asked: str) -> None:
     __tracebackhide__ = True
     if not isinstance(report, AuditReport):
-        raise TypeError(f"{asked} takes an AuditReport, as run() returns it, not {_shown(report)}")
+        raise TypeError(
+            f"{asked} takes an AuditReport, as run() returns it, not {reprlib.repr(report)}"
+        )
 
 
 def _check_ordinals(report: AuditReport, what: str, expected: list[int]) -> None:
@@ -140,12 +143,14 @@ def _unknown(report: AuditReport) -> Finding | None:
 def _ordinals(ordinals: Iterable[int]) -> list[int]:
     __tracebackhide__ = True
     if isinstance(ordinals, str | bytes) or not isinstance(ordinals, Iterable):
-        raise TypeError(f"assert_skipped takes ordinals such as [5, 8], not {_shown(ordinals)}")
+        raise TypeError(
+            f"assert_skipped takes ordinals such as [5, 8], not {reprlib.repr(ordinals)}"
+        )
     expected = list(ordinals)
     for ordinal in expected:
         # Not isinstance: True is an int to it.
         if type(ordinal) is not int:
-            raise TypeError(f"an ordinal is a whole number from 0, not {_shown(ordinal)}")
+            raise TypeError(f"an ordinal is a whole number from 0, not {reprlib.repr(ordinal)}")
         if ordinal < 0:
             raise ValueError(f"an ordinal is a whole number from 0, not {ordinal}")
     expected.sort()
@@ -157,8 +162,3 @@ def _ordinals(ordinals: Iterable[int]) -> list[int]:
 
 def _failed(message: str, report: AuditReport) -> AuditFailed:
     return AuditFailed(message, report)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -6,7 +6,8 @@ import abc
 import re
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import ClassVar, Literal
+from types import FunctionType
+from typing import Any, ClassVar, Literal
 
 from pytest_resume_audit.rig import Rig
 
@@ -37,6 +38,11 @@ class _Audited:
     refuses: ClassVar[tuple[type[Exception], ...]] = ()
     legacy_warning: ClassVar[str] = "(?i)legacy"
     structural: ClassVar[bool] = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], FunctionType | type):
+            return _decorated(cls, args[0])
+        return super().__new__(cls)
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -160,3 +166,27 @@ class SelfDrivenCollector(_Audited, abc.ABC):
     def downgrade(self, checkpoint: Path) -> None:
         """Rewrite the checkpoint just saved as the version before the fix wrote it."""
         raise NotImplementedError
+
+
+def _decorated(kind: type, test: FunctionType | type) -> FunctionType | type:
+    """Mark a test that ``@pytest.mark.resume_audit(MyCollector)`` stands on.
+
+    To pytest a mark that is called with nothing but a class decorates that class, so the class
+    is given the mark, and then is called with the test. The mark goes on to where it was meant
+    for; without it somebody has called a collector with what is no rig.
+
+    Raises:
+        TypeError: for a class that does not carry the mark.
+    """
+    marks = list(kind.__dict__.get("pytestmark", ()))
+    if not marks or marks[-1].name != "resume_audit":
+        raise TypeError(
+            f"{kind.__qualname__} is made with a Rig, not with {test.__qualname__}; a function "
+            "that makes collectors is given to the marker by name: "
+            "@pytest.mark.resume_audit(collector=make)"
+        )
+    import pytest
+
+    kind.pytestmark = marks[:-1]  # type: ignore[attr-defined]
+    marked: FunctionType | type = pytest.mark.resume_audit(collector=kind)(test)
+    return marked

@@ -15,13 +15,8 @@ import pytest
 from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
 from pytest_resume_audit.control import LifeEnded
-from pytest_resume_audit.marker import (
-    NO_MARKER,
-    ArgumentError,
-    Case,
-    Make,
-    check_collector,
-)
+from pytest_resume_audit.marker import NO_MARKER, Case, wrong_with
+from pytest_resume_audit.play import Make
 from pytest_resume_audit.reports.drawing import drawing
 from pytest_resume_audit.reports.text import render
 from pytest_resume_audit.rig import Rig
@@ -36,7 +31,7 @@ CALLED_TWICE = "resume_audit() was called before in this test: one test is one a
 NOT_CALLED = "{test} passed and has audited nothing: it has to call resume_audit()"
 TWO_COLLECTORS = "the marker has a collector already, so resume_audit() takes none"
 NO_COLLECTOR = (
-    "no collector: give one to the marker, @pytest.mark.resume_audit(collector=MyCollector), or "
+    "no collector: give one to the marker, @pytest.mark.resume_audit(MyCollector), or "
     "to the call, resume_audit(make_collector)"
 )
 NOT_EXPECTABLE = "resume_audit(expect={expect!r}): allowed are " + ", ".join(EXPECTABLE)
@@ -56,7 +51,7 @@ class ResumeAudit:
     Example:
         .. code-block:: python
 
-            @pytest.mark.resume_audit(collector=MyCollector)
+            @pytest.mark.resume_audit(MyCollector)
             def test_nothing_is_lost(resume_audit: ResumeAudit):
                 report = resume_audit()
                 assert report.regenerated == []
@@ -121,13 +116,12 @@ class ResumeAudit:
         case = self._case
         if collector is not None and case.collector is not None:
             pytest.fail(TWO_COLLECTORS)
-        make = collector or case.collector
+        make = case.collector if collector is None else collector
         if make is None:
             pytest.fail(NO_COLLECTOR)
-        try:
-            check_collector(make, case.life)
-        except ArgumentError as error:
-            pytest.fail(str(error))
+        wrong = wrong_with(make, case.life)
+        if wrong is not None:
+            pytest.fail(wrong)
         return make
 
     def _message(self, report: AuditReport, expect: Verdict | None) -> str:
@@ -221,7 +215,8 @@ def _has_colour(config: pytest.Config) -> bool:
 
 def _width(config: pytest.Config) -> int:
     """The columns that pytest leaves to a message."""
-    return (config.get_terminal_writer().fullwidth if _has_terminal(config) else 80) - len("E     ")
+    width = config.get_terminal_writer().fullwidth if _has_terminal(config) else 80
+    return width - len("E       ")
 
 
 def _has_terminal(config: pytest.Config) -> bool:

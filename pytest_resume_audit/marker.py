@@ -6,22 +6,23 @@ import difflib
 import inspect
 import math
 import re
+import reprlib
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
-from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import Timeline, TimelineError
 
-AnyCollector = Collector | SelfDrivenCollector
-Make = Callable[[Rig], AnyCollector]
+if TYPE_CHECKING:
+    from pytest_resume_audit.play import Make
+
 AnyTimeline = Timeline | NamedTimeline
 
 ARGUMENTS = ("collector", "timelines", "setup", "life", "deadline")
@@ -40,10 +41,6 @@ NO_MARKER = (
     "@pytest.mark.resume_audit(collector=MyCollector)"
 )
 MANY_MARKERS = "{count} resume_audit markers, those of its class and module included: keep one"
-SWALLOWED = (
-    "is no test any more: where the only argument of a marker is a class or a function, pytest "
-    "takes it for what is marked. Name it: @pytest.mark.resume_audit(collector=...)"
-)
 NOTHING_LEFT = (
     "none is left, as each needs a legacy checkpoint, and {name} does not override `downgrade`, "
     "which writes one"
@@ -53,11 +50,22 @@ SOME_TIMELINE = (
     "NamedTimeline, a list of them, a dict of them by id, and the names {names}"
 )
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
 _ID = re.compile(r"[A-Za-z0-9_.+=-]{1,60}")
 
 
 class ArgumentError(ValueError):
     """What is wrong with an argument; where it stands is added later."""
+
+
+class MarkerError(pytest.UsageError, pytest.Collector.CollectError):  # type: ignore[misc]
+    """A marker that says something wrong.
+
+    A usage error by its nature; pytest shows one that is raised in the collection without our
+    own traceback only when it is a CollectError too.
+    """
 
 
 @dataclass(frozen=True)
@@ -134,8 +142,7 @@ def cases(
         A case for each timeline; at least one.
 
     Raises:
-        pytest.Collector.CollectError: where the marker is, what is wrong with it, and what is
-            allowed.
+        MarkerError: where the marker is, what is wrong with it, and what is allowed.
     """
     try:
         if len(marks) > 1:
@@ -145,61 +152,44 @@ def cases(
         return _cases(_by_name(marks[0]), given or Override())
     except ArgumentError as error:
         path, line, name = metafunc.definition.location
-        raise pytest.Collector.CollectError(f"{path}:{(line or 0) + 1}: {name}: {error}") from None
+        raise MarkerError(f"{path}:{(line or 0) + 1}: {name}: {error}") from None
 
 
-def refuse_swallowed(collector: pytest.Collector, name: str, value: object) -> None:
-    """Refuse a collector that has the name of a test: the test was handed to it as its rig.
-
-    Args:
-        collector: the module or class it was found in.
-        name: of the test.
-        value: what was found.
-
-    Raises:
-        pytest.Collector.CollectError: for a collector.
-    """
-    if issubclass(type(value), AnyCollector):
-        raise pytest.Collector.CollectError(f"{collector.nodeid}::{name} {SWALLOWED}")
-
-
-def check_collector(value: object, life: str) -> None:
-    """Check what is to make the collectors.
+def wrong_with(collector: object, life: str) -> str | None:
+    """Say what is wrong with what is to make the collectors.
 
     Args:
-        value: a class, or anything that is called with a rig.
+        collector: a class, or anything that is called with a rig.
         life: the kind of life that it has to have, if it is a class.
 
-    Raises:
-        ArgumentError: for what can't make any.
+    Returns:
+        A message; None when nothing is wrong.
     """
-    if isinstance(value, AnyCollector):
-        raise ArgumentError(
-            f"{_name(type(value))}(...) is a collector already: give the class, as each life "
-            "makes its own"
-        )
-    if isinstance(value, type):
-        if not issubclass(value, AnyCollector):
-            raise ArgumentError(
-                f"the class {_name(value)} is no collector: derive it from Collector or "
-                "SelfDrivenCollector"
-            )
-        if inspect.isabstract(value):
-            missing = ", ".join(sorted(value.__abstractmethods__))
-            raise ArgumentError(f"{_name(value)} is abstract, it needs the methods {missing}")
-        if life not in value.lives:
-            raise ArgumentError(f"{_name(value)} has no life {life!r}: its lives are {value.lives}")
-    if not callable(value):
-        raise ArgumentError(
-            f"{value!r} is no collector: allowed are a class derived from Collector or "
-            "SelfDrivenCollector, and a function that makes a collector from a rig"
+    name = _name(collector)
+    if isinstance(collector, Collector | SelfDrivenCollector):
+        made = type(collector).__qualname__
+        return f"{made}(...) is a collector already: give the class, as each life makes its own"
+    if isinstance(collector, type):
+        if not issubclass(collector, Collector | SelfDrivenCollector):
+            base = "derive it from Collector or SelfDrivenCollector"
+            return f"the class {name} is no collector: {base}"
+        if inspect.isabstract(collector):
+            missing = ", ".join(sorted(collector.__abstractmethods__))
+            return f"{name} is abstract, it needs the methods {missing}"
+        if life not in collector.lives:
+            return f"{name} has no life {life!r}: its lives are {collector.lives}"
+    if not callable(collector):
+        return (
+            f"{_SHORT.repr(collector)} is no collector: allowed are a class derived from "
+            "Collector or SelfDrivenCollector, and a function that makes a collector from a rig"
         )
     try:
-        inspect.signature(value).bind(None)
+        inspect.signature(collector).bind(None)
     except TypeError as error:
-        raise ArgumentError(f"{_name(value)} can't be called with a rig alone: {error}") from None
+        return f"{name} can't be called with a rig alone: {error}"
     except ValueError:
-        return  # something built in, which doesn't tell what it takes
+        pass  # something built in, which doesn't tell what it takes
+    return None
 
 
 # --- the arguments ------------------------------------------------------------------------------
@@ -223,13 +213,13 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     life, deadline = arguments.get("life", "local"), arguments.get("deadline")
     with _about("life"):
         if life not in LIVES:
-            raise ArgumentError(f"{life!r} is unknown{_near(life, LIVES)}")
+            raise ArgumentError(f"{_SHORT.repr(life)} is unknown{_near(life, LIVES)}")
     with _about("collector"):
-        if collector is not None:
-            check_collector(collector, life)
+        if collector is not None and (wrong := wrong_with(collector, life)):
+            raise ArgumentError(wrong)
     with _about("setup"):
         if not isinstance(setup, Setup | None):
-            raise ArgumentError(f"{setup!r} is no Setup, such as Setup(prompts=32)")
+            raise ArgumentError(f"{_SHORT.repr(setup)} is no Setup, such as Setup(prompts=32)")
     with _about("deadline"):
         deadline = _deadline(deadline)
     with _about("timelines"):
@@ -264,7 +254,7 @@ def _is_legacy(name: str, timeline: AnyTimeline, setup: Setup | None) -> bool:
     try:
         return timeline.ask(setup).timeline.legacy
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} can't be played with {setup}: {error}") from None
+        raise ArgumentError(f"{name} can't be played with {setup or Setup()}: {error}") from None
 
 
 def _lacks_downgrade(collector: object) -> bool:
@@ -284,10 +274,12 @@ def _timelines(value: object) -> dict[str, AnyTimeline]:
     else:
         found = _some(value)
     if not found:
-        raise ArgumentError(f"{value!r} is empty: {_allowed()}")
+        raise ArgumentError(f"{_SHORT.repr(value)} is empty: {_allowed()}")
     for name, _ in found:
         if not (isinstance(name, str) and _ID.fullmatch(name)):
-            raise ArgumentError(f"{name!r} can't be an id: allowed are letters, digits and _.+=-")
+            raise ArgumentError(
+                f"{_SHORT.repr(name)} can't be an id: allowed are letters, digits and _.+=-"
+            )
     timelines = dict(found)
     if len(timelines) < len(found):
         twice = next(name for at, (name, _) in enumerate(found) if name in dict(found[:at]))
@@ -316,7 +308,7 @@ def _one(value: object, names: Collection[str]) -> AnyTimeline:
     if isinstance(value, AnyTimeline):
         return value
     if not isinstance(value, str):
-        raise ArgumentError(f"{value!r} is no timeline: {_allowed()}")
+        raise ArgumentError(f"{_SHORT.repr(value)} is no timeline: {_allowed()}")
     if value in NAMED:
         return NAMED[value]
     try:
@@ -325,7 +317,7 @@ def _one(value: object, names: Collection[str]) -> AnyTimeline:
         if re.search(r"\s|;", value.strip()):
             raise ArgumentError(str(error)) from None
         raise ArgumentError(
-            f"{value!r} is no name{_near(value, names)}\nand no script: {error}"
+            f"{_SHORT.repr(value)} is no name{_near(value, names)}\nand no script: {error}"
         ) from None
 
 
@@ -333,7 +325,7 @@ def _deadline(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ArgumentError(f"{value!r} is no number of seconds above 0")
+        raise ArgumentError(f"{_SHORT.repr(value)} is no number of seconds above 0")
     return float(value)
 
 
@@ -351,7 +343,7 @@ def _about(argument: str) -> Iterator[None]:
 
 def _near(word: object, names: Collection[str]) -> str:
     """What was probably meant, and what else could have been."""
-    close = difflib.get_close_matches(str(word).lower(), names, n=1)
+    close = difflib.get_close_matches(word.lower(), names, n=1) if isinstance(word, str) else []
     meant = f", did you mean {close[0]!r}?" if close else ":"
     return f"{meant} allowed are {', '.join(names)}"
 
@@ -361,4 +353,4 @@ def _allowed() -> str:
 
 
 def _name(value: object) -> str:
-    return getattr(value, "__qualname__", None) or repr(value)
+    return getattr(value, "__qualname__", None) or _SHORT.repr(value)

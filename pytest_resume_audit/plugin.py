@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     deadline = config.getoption("resume_audit_deadline", None)
     try:
         configured = config.getini("resume_audit_deadline")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"resume_audit_deadline: {error}") from None
     if (timeline, deadline, configured) != (None, None, None):
         from pytest_resume_audit.marker import override
@@ -92,17 +92,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         found = cases(metafunc, marks, metafunc.config.stash.get(_OVERRIDE, None))
         metafunc.parametrize("resume_audit", found, indirect=True, ids=[case.id for case in found])
-
-
-def pytest_pycollect_makeitem(
-    collector: pytest.Module | pytest.Class, name: str, obj: object
-) -> None:
-    """Refuse what is left of a test under ``@pytest.mark.resume_audit(MyCollector)``."""
-    # Nothing can be one of our collectors before its module is imported.
-    if "pytest_resume_audit.collector" in sys.modules and collector.funcnamefilter(name):
-        from pytest_resume_audit.marker import refuse_swallowed
-
-        refuse_swallowed(collector, name, obj)
 
 
 @pytest.hookimpl(trylast=True)
@@ -141,7 +130,7 @@ def resume_audit(request: pytest.FixtureRequest) -> ResumeAudit:
     Call it once. It returns the report, and fails the test when the run is not what the
     timeline demands::
 
-        @pytest.mark.resume_audit(collector=MyCollector)
+        @pytest.mark.resume_audit(MyCollector)
         def test_nothing_is_lost(resume_audit):
             resume_audit()
     """

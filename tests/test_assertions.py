@@ -113,7 +113,7 @@ def test_what_a_timeline_excuses_is_skipped_all_the_same() -> None:
 def test_what_cannot_be_known_never_passes(
     check: Callable[[AuditReport], None], verdict: Verdict, lossy_too: bool, lossless: AuditReport
 ) -> None:
-    findings = (Finding(verdict, "the cause"),)
+    findings: tuple[Finding, ...] = (Finding(verdict, "the cause"),)
     if lossy_too:
         findings = (Finding("lossy", "too many in flight"), *findings)
     report = replace(lossless, verdict=findings[0].verdict, findings=findings)

@@ -117,7 +117,7 @@ def test_a_thread_that_stands_in_a_call_ends_with_the_test(pytester: pytest.Pyte
             assert not thread.is_alive()
         """
     )
-    result = pytester.runpytest("-W", "error")
+    result = pytester.runpytest_subprocess("-W", "error")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.no_fnmatch_line("*LifeEnded*")
 
@@ -133,7 +133,7 @@ def test_any_other_exception_in_a_thread_is_still_reported(pytester: pytest.Pyte
             thread.join()
         """
     )
-    result = pytester.runpytest("-W", "error")
+    result = pytester.runpytest_subprocess("-W", "error")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*PytestUnhandledThreadExceptionWarning*"])
 
@@ -203,7 +203,7 @@ def test_a_loop_that_outlives_the_test_goes_on(pytester: pytest.Pytester) -> Non
             loop.run_until_complete(generate_in_the_background())
         """
     )
-    pytester.runpytest("-W", "error").assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=2)
 
 
 def test_the_fixtures_are_listed_with_what_they_are(pytester: pytest.Pytester) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 MANIFEST = "manifest.json"
 
+_NAME = re.compile(r"checkpoint_(\d{6,})")
 _log = logging.getLogger(__name__)
 
 
@@ -73,8 +74,7 @@ def publish(root: Path, parts: Mapping[str, Any], *, step: int, form: Form = JSO
         >>> read(root / "checkpoint_000001")
         {'weights': [1, 2]}
     """
-    newest = max((number for number, _ in _numbered(root)), default=0)
-    checkpoint = root / f"checkpoint_{newest + 1:06}"
+    checkpoint = _named(root, max(_numbers(root), default=0) + 1)
     unfinished = root / f".{checkpoint.name}.tmp"
     if unfinished.exists():
         shutil.rmtree(unfinished)
@@ -108,36 +108,42 @@ def read(checkpoint: Path, *, form: Form = JSON) -> dict[str, Any]:
     Raises:
         ResumeRefused: for one that is torn.
     """
-    if not complete(checkpoint):
+    files = _intact_files(checkpoint)
+    if files is None:
         raise ResumeRefused(f"{checkpoint} is torn: its files are not those of its manifest")
-    files = _read_json(checkpoint / MANIFEST)["files"]
     return {name.removesuffix(form.suffix): form.read(checkpoint / name) for name in files}
 
 
 def complete(checkpoint: Path) -> bool:
     """Whether every file of a checkpoint is there as it was written."""
-    try:
-        files = _read_json(checkpoint / MANIFEST)["files"]
-        return all(_describe(checkpoint / name) == known for name, known in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    return _intact_files(checkpoint) is not None
 
 
 def newest_complete(root: Path) -> Path | None:
     """The newest checkpoint below ``root`` that is complete; None when there is none."""
-    for _, checkpoint in sorted(_numbered(root), reverse=True):
+    for number in sorted(_numbers(root), reverse=True):
+        checkpoint = _named(root, number)
         if complete(checkpoint):
             return checkpoint
         _log.warning("%s is torn: an older checkpoint is looked for", checkpoint)
     return None
 
 
-def _numbered(root: Path) -> list[tuple[int, Path]]:
-    return [
-        (int(match[1]), path)
-        for path in root.iterdir()
-        if (match := re.fullmatch(r"checkpoint_(\d+)", path.name)) and path.is_dir()
-    ]
+def _intact_files(checkpoint: Path) -> list[str] | None:
+    try:
+        files = _read_json(checkpoint / MANIFEST)["files"]
+        intact = all(_describe(checkpoint / name) == known for name, known in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return list(files) if intact else None
+
+
+def _numbers(root: Path) -> list[int]:
+    return [int(match[1]) for name in os.listdir(root) if (match := _NAME.fullmatch(name))]
+
+
+def _named(root: Path, number: int) -> Path:
+    return root / f"checkpoint_{number:06}"
 
 
 def _fill(directory: Path, parts: Mapping[str, Any], step: int, form: Form) -> None:

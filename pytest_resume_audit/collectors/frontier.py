@@ -32,10 +32,6 @@ class LegacyCheckpointWarning(UserWarning):
     """A checkpoint without ordinals was restored: what was in flight then is lost."""
 
 
-class TooManyFailures(RuntimeError):
-    """More generations failed than ``setup.max_failures`` tolerates."""
-
-
 # -- the count -----------------------------------------------------------------------------------
 
 
@@ -69,7 +65,7 @@ class Frontier:
 
     Args:
         here: the place that the loader starts from.
-        identity: what the numbering depends on, such as the size of the data set and of a
+        identity: what numbers and counts depend on, such as the size of the data set and of a
             batch: with anything else the same ordinal is another prompt.
         remember: batches whose places are remembered. Forgotten are only places that no
             checkpoint can need any more; when all are needed, the frontier is :attr:`full`.
@@ -115,7 +111,7 @@ class Frontier:
         self._places = deque([here])
         self._lowest_unsettled = here.ordinal
         self._settled_above: set[int] = set()
-        self._restored_horizon = here.ordinal
+        self._restored_horizon = here
         self._restored_buffer: set[int] = set()
 
     @property
@@ -134,9 +130,9 @@ class Frontier:
         return self._lowest_unsettled
 
     @property
-    def horizon(self) -> int:
-        """One above the highest ordinal ever handed out, before a restart or after it."""
-        return max(self.here.ordinal, self._restored_horizon)
+    def horizon(self) -> Place:
+        """The furthest place ever: behind all that was handed out, before a restart or after."""
+        return self._restored_horizon if self.filtering else self.here
 
     @property
     def full(self) -> bool:
@@ -146,7 +142,7 @@ class Frontier:
     @property
     def filtering(self) -> bool:
         """Whether the stream still repeats what was handed out before the restart."""
-        return self.here.ordinal < self._restored_horizon
+        return self.here.ordinal < self._restored_horizon.ordinal
 
     def hand_out(self, batch: Sequence[T], state: Any) -> list[tuple[int, T]]:
         """Number a batch that the loader handed out.
@@ -164,7 +160,7 @@ class Frontier:
         wanted = [
             (ordinal, prompt)
             for ordinal, prompt in enumerate(batch, start=first)
-            if not (ordinal < self._restored_horizon and self._came_before(ordinal))
+            if not (ordinal < self._restored_horizon.ordinal and self._came_before(ordinal))
         ]
         if self.full:
             # Pulled all the same: this batch's own place is given up. That makes the stretch
@@ -194,8 +190,8 @@ class Frontier:
                 twice, or trained twice.
         """
         for ordinal in ordinals:
-            if ordinal >= self.horizon or self._is_settled(ordinal):
-                why = "not handed out" if ordinal >= self.horizon else "settled already"
+            if (unknown := ordinal >= self.horizon.ordinal) or self._is_settled(ordinal):
+                why = "not handed out" if unknown else "settled already"
                 raise ValueError(f"prompt {ordinal} cannot be settled: it is {why}")
             self._settled_above.add(ordinal)
         # A pointer that only moves up: each ordinal passes through the set once.
@@ -208,14 +204,14 @@ class Frontier:
         """What a checkpoint needs: the cut, what is settled above it, and the horizon.
 
         Returns:
-            Plain values, except for the loader's own state in ``cut``.
+            Plain values, except for the loader's own state in the two places.
         """
         passed = range(self.cut.ordinal, self._lowest_unsettled)
         return {
             "identity": dict(self._identity),
             "cut": self.cut._asdict(),
             "settled": [*passed, *sorted(self._settled_above)],
-            "horizon": self.horizon,
+            "horizon": self.horizon._asdict(),
         }
 
     @classmethod
@@ -226,7 +222,7 @@ class Frontier:
         identity: Mapping[str, Any] | None = None,
         remember: int = 512,
     ) -> Frontier:
-        """The frontier of a restart, which the loader has to be put to: to its :attr:`here`.
+        """The frontier of a restart; the loader has to be put to its :attr:`here` as well.
 
         Args:
             state: what :meth:`state_dict` gave.
@@ -244,9 +240,9 @@ class Frontier:
             if was.get(name) != now.get(name)
         ]
         if changed:
-            raise ResumeRefused(f"the prompts would get other numbers: {', '.join(changed)}")
+            raise ResumeRefused(f"the checkpoint is of another run: {', '.join(changed)}")
         frontier = cls(Place(**state["cut"]), identity=identity, remember=remember)
-        frontier._restored_horizon = state["horizon"]
+        frontier._restored_horizon = Place(**state["horizon"])
         frontier.settle(state["settled"])
         return frontier
 
@@ -259,7 +255,8 @@ class Frontier:
             ResumeRefused: when frontier and buffer are not of one save.
         """
         self._restored_buffer = set(ordinals)
-        strange = {o for o in self._restored_buffer if self._is_settled(o) or o >= self.horizon}
+        end = self.horizon.ordinal
+        strange = {o for o in self._restored_buffer if self._is_settled(o) or o >= end}
         if strange:
             raise ResumeRefused(
                 f"the buffer is not of the same save: {sorted(strange)} are settled, or were "
@@ -347,7 +344,7 @@ class ResumableCollector(Collector):
         return self.rig.loader
 
     def identity(self) -> dict[str, Any]:
-        """What the numbering of the stream depends on: with other values a resume is refused.
+        """What the stream of prompts depends on: with other values a resume is refused.
 
         A real data set adds its fingerprint here.
         """
@@ -389,9 +386,10 @@ class ResumableCollector(Collector):
         # One moment for all of it: nothing is numbered, settled or buffered meanwhile. Written
         # it is outside of the lock, so that the collection goes on.
         with self.lock:
-            # The live place is what the version before the fix saved and a legacy run resumes
-            # from. The loader itself is not asked: another thread may be in the middle of it.
-            live = self.frontier.here
+            # What the version before the fix saved, and a legacy run resumes from, is the live
+            # place. The loader itself is not asked: another thread may be in the middle of it.
+            # And while it repeats a stretch, it stands before prompts that are trained.
+            live = self.frontier.horizon
             parts = {
                 "weights": self.weights(),
                 "replay_buffer": self.rig.buffer.state_dict(),
@@ -542,7 +540,7 @@ class ResumableCollector(Collector):
             tolerated = self.rig.setup.max_failures
             if self._failed_generations > tolerated:
                 many = f"{self._failed_generations} generations failed, {tolerated} are tolerated"
-                self.fail(TooManyFailures(f"{many}; the last one: {answer}"))
+                self.fail(RuntimeError(f"{many}; the last one: {answer}"))
         if group.out:
             return
         del self._in_flight[ordinal]
@@ -590,6 +588,12 @@ class FrontierCollector(ResumableCollector):
 
     Args:
         rig: loader, engine, buffer and trainer of this life.
+
+    Example:
+        >>> from pytest_resume_audit import FrontierCollector, run
+        >>> report = run(FrontierCollector, "mid-flight")
+        >>> report.verdict, report.skipped
+        ('lossless', [])
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -597,10 +601,10 @@ class FrontierCollector(ResumableCollector):
         self.lock = self._changed = threading.Condition()
         self._stopping = False
         setup = rig.setup
-        prompts = min(
-            n for n in (setup.total, setup.max_in_flight, setup.capacity) if n is not None
-        )
-        self._pool = ThreadPoolExecutor(prompts * setup.group_size, "generation")
+        limits = (setup.total, setup.max_in_flight, setup.capacity)
+        most = min(limit for limit in limits if limit is not None)
+        # A thread for each generation that may be in flight; the pool starts them when needed.
+        self._pool = ThreadPoolExecutor(most * setup.group_size, "generation")
 
     def start(self) -> None:
         """Start the collection thread."""
@@ -670,4 +674,5 @@ class FrontierCollector(ResumableCollector):
             raise _Ended
 
     def room_made(self) -> None:
+        """Wake the collection thread."""
         self._changed.notify_all()

@@ -20,6 +20,11 @@ class FuturesCollector(ResumableCollector):
 
     Args:
         rig: loader, engine, buffer and trainer of this life.
+
+    Example:
+        >>> from pytest_resume_audit import FuturesCollector, run
+        >>> run(FuturesCollector, "mid-flight").verdict
+        'lossless'
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -52,6 +57,7 @@ class FuturesCollector(ResumableCollector):
         return False
 
     def room_made(self) -> None:
+        """Dispatch what has waited for room."""
         while self._rest and self.failure is None and self.has_room():
             ordinal, prompt = self._rest.popleft()
             self.begin(ordinal)

@@ -28,6 +28,11 @@ class LiveCursorCollector(Collector):
         form: how the files of a checkpoint are written.
         loader: hands out the prompts.
         epoch: the pass over the data that the loader is in.
+
+    Example:
+        >>> from pytest_resume_audit import LiveCursorCollector, run
+        >>> run(LiveCursorCollector, "mid-flight").skipped
+        [5, 8, 9, 11]
     """
 
     refuses = (checkpoints.ResumeRefused,)

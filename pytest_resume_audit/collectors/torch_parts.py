@@ -71,7 +71,8 @@ class _TorchParts(Collector):
         self._end_workers()
 
     def _end_workers(self) -> None:
-        # Not waited for: torch does so when the loader is thrown away.
+        # Torch has no public way to end them. They are not waited for: torch does that itself
+        # when the loader is thrown away.
         for worker in getattr(self._data_loader._iterator, "_workers", ()):
             worker.terminate()
 
@@ -109,7 +110,7 @@ class TorchFrontierCollector(_TorchParts, FrontierCollector):
     """
 
     def identity(self) -> dict[str, Any]:
-        """The stream also depends on the loader's worker processes: they draw seeds as well."""
+        """The order of a shuffle, and the form of the state, also depend on worker processes."""
         return {**super().identity(), "num_workers": self.num_workers}
 
 

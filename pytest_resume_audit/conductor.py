@@ -102,10 +102,7 @@ class _Audit:
     """One timeline on one collector: the uninterrupted run, the run, the verdict."""
 
     def __init__(self, make: Make, asked: Asked, deadline: float) -> None:
-        a_class = isinstance(make, type)
-        if not callable(make) or (
-            a_class and not issubclass(make, Collector | SelfDrivenCollector)
-        ):
+        if not _may_make_collectors(make):
             raise TypeError(
                 "a collector is a class, or a callable that makes one from a rig, "
                 f"not {type(make).__name__}"
@@ -186,6 +183,12 @@ _references: WeakKeyDictionary[
 """The uninterrupted runs of each collector: many timelines have the same one."""
 
 
+def _may_make_collectors(make: object) -> bool:
+    if isinstance(make, type):
+        return issubclass(make, Collector | SelfDrivenCollector)
+    return callable(make)
+
+
 def _can_remember(make: Make) -> bool:
     # A factory may make something else each time; a class is what it is.
     return isinstance(make, type)
@@ -245,9 +248,11 @@ def _supervised(play: Play, deadline: float) -> Played:
 def _workspace() -> Iterator[Path]:
     """A directory for the checkpoints of one run, in memory where there is room."""
     root = Path(tempfile.mkdtemp(prefix="resume-audit-", dir=_memory()))
+    before = os.getcwd()
     try:
         yield root
     finally:
+        os.chdir(before)  # a collector may have gone to its checkpoints
         shutil.rmtree(root, ignore_errors=True)
 
 

@@ -32,6 +32,9 @@ class LifeEnded(SystemExit):
     a ``SystemExit`` so that an event loop it is raised in ends instead of reporting it.
     """
 
+    def __str__(self) -> str:
+        return "the life has ended, and its rig with it"
+
 
 class GenerationFailed(RuntimeError):
     """A generation ended without an answer, because the timeline said ``fail``."""
@@ -121,6 +124,7 @@ class Control:
         self.over = False
         self.inside = 0
         self.activity = 0
+        self.batches = 0
         self.pass_ended = False
         self.passes_ended = 0
         self.data_over = False
@@ -131,6 +135,7 @@ class Control:
         self.parked: set[int] = set()
         self.callers: set[int] = set()
         self.loops: set[asyncio.AbstractEventLoop] = set()
+        self.ended_loops: set[asyncio.AbstractEventLoop] = set()
         self.inline: int | None = None
         self.would_block = False
         self.courier: Callable[[Callable[[], None]], None] | None = None
@@ -142,7 +147,7 @@ class Control:
         loop = asyncio._get_running_loop()
         if loop is not None and loop not in self.loops:
             self.loops.add(loop)
-            _keep_quiet(loop)
+            _keep_quiet(loop, self)
         if self.over:
             raise LifeEnded
         self.callers.add(get_native_id())
@@ -248,6 +253,7 @@ class Control:
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> None:
         """Note a batch that the loader handed out. The lock is held."""
+        self.batches += 1
         for ordinal in self.numbers.hand_out(rows, place):
             self.record("handed_out", ordinal)
         self.pass_ended = self.data_over = False
@@ -262,12 +268,14 @@ class Control:
 
     # -- engine ----------------------------------------------------------------------------
 
-    def dispatch(self, prompt: Prompt, generation: int) -> Generation:
+    def dispatch(
+        self, prompt: Prompt, generation: int, future: Future[Rollout] | None = None
+    ) -> Generation:
         """Put a generation in flight."""
         with self.lock:
             self.check()
             ordinal = self.numbers.of("dispatched", prompt.row, generation)
-            begun = Generation(ordinal, prompt, generation, weight_version=self.weights())
+            begun = Generation(ordinal, prompt, generation, self.weights(), future)
             self.in_flight.setdefault(ordinal, []).append(begun)
             self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
             self.record("dispatched", ordinal, generation, number=begun.weight_version)
@@ -285,9 +293,10 @@ class Control:
             if not waiting:
                 del self.in_flight[generation.ordinal]
             if failed:
+                self.numbers.lose(generation.ordinal, generation.generation)
                 self.record("failed", generation.ordinal, generation.generation)
             else:
-                self.numbers.of("finished", generation.prompt.row, generation.generation)
+                self.numbers.reach("finished", generation.ordinal, generation.generation)
                 self.record("finished", generation.ordinal, generation.generation)
         if generation.future is not None:
             complete = _completer(self, generation)
@@ -309,8 +318,7 @@ class Control:
     def dropped(self, prompt: Prompt, reason: str) -> None:
         """Note that the collector gives a prompt up."""
         with self.lock:
-            ordinal = self.numbers.look_up("trained", prompt.row, 0)
-            self.numbers.settle(ordinal)
+            ordinal = self.numbers.drop(prompt.row)
             self.record("dropped", ordinal, text=reason)
 
     # -- saves of a self-driven life ---------------------------------------------------------
@@ -330,26 +338,62 @@ class Control:
 
     # -- the end ---------------------------------------------------------------------------
 
+    def unseen_errors(self) -> list[BaseException]:
+        """Exceptions of tasks in the life's loops that nobody has asked for.
+
+        A loop reports them when it throws the task away: which may be long after the life, and
+        never comes while the collector keeps the task.
+        """
+        ended = [
+            task
+            for task in _all_tasks()
+            if task.get_loop() in self.loops and task.done() and task._log_traceback
+        ]
+        ended.sort(key=lambda task: (len(task.get_name()), task.get_name()))
+        errors = [task.exception() for task in ended]
+        return [error for error in errors if error is not None]
+
     def end(self) -> None:
         """End the life: every call that stands at a gate, and every later one, raises."""
         with self.lock:
             self.over = True
             loops = list(self.loops)
-        self.open_gates()
+        # First the loops: once they end, their tasks are cancelled. A task that came to raise
+        # by itself would break off the ending of its loop, and the other tasks with it.
         for loop in loops:
-            _call(loop, _raise_life_ended)
+            self.end_loop(loop)
+        self.open_gates()
+
+    def end_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """End an event loop of the life; once, since a second time would hit it at its end.
+
+        Returns:
+            Whether this was the first time.
+        """
+        with self.lock:
+            if loop in self.ended_loops:
+                return False
+            self.ended_loops.add(loop)
+        _call(loop, _raise_life_ended)
+        return True
+
+
+def _all_tasks() -> list[Any]:
+    # asyncio.all_tasks leaves out those that have ended.
+    names = ("_all_tasks", "_scheduled_tasks", "_eager_tasks")
+    return [task for name in names for task in list(getattr(asyncio.tasks, name, ()))]
 
 
 def _raise_life_ended() -> None:
     raise LifeEnded
 
 
-def _keep_quiet(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a loop not report tasks that ended because their life did."""
+def _keep_quiet(loop: asyncio.AbstractEventLoop, control: Control) -> None:
+    """Let a loop not report tasks that ended because their life did, or once it has."""
     former = loop.get_exception_handler()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if isinstance(context.get("exception"), LifeEnded):
+        if control.over or isinstance(context.get("exception"), LifeEnded):
             return
         if former is None:
             loop.default_exception_handler(context)

@@ -75,13 +75,13 @@ class Standing:
         in_flight: a generation of it is being answered.
         held: finished, and not in the buffer: the collector has it.
         buffered: in the replay buffer.
-        trained: by this life.
+        trained: by this life, and nothing of the group is out any more.
         failed: and not tried again.
         dropped: given up by the collector, with a reason.
         evicted: thrown out of the buffer, and nothing more.
         settled: settled in the weights that the life started from, and not touched since.
         place: of the loader.
-        partly: groups of which some generations have ended and some have not.
+        partly: groups that are out, with some of their answers there and some not.
     """
 
     handed_out: frozenset[int]
@@ -147,16 +147,37 @@ class Progress:
             ended.setdefault(ordinal, set()).add(generation)
             other.get(ordinal, set()).discard(generation)
             self._flying[ordinal] = self._flying.get(ordinal, 0) - 1
-            if self._flying[ordinal] <= 0:
+            # What was given up stays so when a late answer to it comes.
+            if self._flying[ordinal] <= 0 and self._where.get(ordinal) != "dropped":
                 self._move(ordinal, "failed" if self._failures.get(ordinal) else "held")
         elif kind == "buffered":
             kept = self._buffered.setdefault(ordinal, set())
             kept.add(generation)
             if len(kept) >= self._group_size:
                 self._move(ordinal, "buffered")
-        elif kind in ("trained", "dropped", "evicted"):
+        elif kind == "trained":
+            for known in (self._answers, self._buffered):
+                if event.generation is None:
+                    known.pop(ordinal, None)
+                known.get(ordinal, set()).discard(generation)
+            if not self._is_out(ordinal):
+                self._move(ordinal, "trained")
+        elif kind == "evicted":
+            for known in (self._answers, self._buffered):
+                known.pop(ordinal, None)
+            # Of one moment's events those of a new try come first.
+            self._move(ordinal, "in_flight" if self._is_out(ordinal) else "evicted")
+        elif kind == "dropped":
             self._buffered.pop(ordinal, None)
-            self._move(ordinal, kind)
+            self._move(ordinal, "dropped")
+
+    def _is_out(self, ordinal: int) -> bool:
+        """Whether a generation is in flight, held or buffered."""
+        return bool(
+            self._flying.get(ordinal, 0) > 0
+            or self._answers.get(ordinal)
+            or self._buffered.get(ordinal)
+        )
 
     def _move(self, ordinal: int, place: str) -> None:
         former = self._where.get(ordinal)
@@ -184,7 +205,7 @@ class Progress:
         return frozenset(
             ordinal
             for ordinal in self._sets["held"]
-            if len(self._answers[ordinal]) >= self._group_size
+            if len(self._answers.get(ordinal, ())) >= self._group_size
         )
 
 
@@ -225,7 +246,7 @@ class LifeRecord:
         wanted: the save the script told it to restart from; None: afresh, or no save yet.
         load_buffer: whether the restart loaded the replay buffer.
         events: what happened in it.
-        start_counts: of the weights when it had started.
+        start_counts: of the weights when it had started; empty when it never did.
         start_version: of the weights when it had started.
         start_place: of the loader when it had started.
         start_buffer: ordinals that were in the buffer when it had started.
@@ -250,6 +271,11 @@ class LifeRecord:
     most_in_flight: int = 0
     warned: bool = False
     left_behind: tuple[str, ...] = ()
+
+    @property
+    def began(self) -> bool:
+        """Whether it came to run: not when its restart raised or was refused."""
+        return bool(self.start_counts)
 
     def ordinals(self, kind: str, since: int = 0, until: int | None = None) -> set[int]:
         """The ordinals that events of one kind in this life name."""

@@ -62,6 +62,7 @@ class LifeNumbering:
         self.place = 0
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
+        self._lost: set[tuple[int, int]] = set()
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
         """The ordinals of a batch.
@@ -92,8 +93,20 @@ class LifeNumbering:
     def of(self, stage: str, row: int, generation: int) -> int:
         """The ordinal at which this row reaches a stage now, which it then has reached."""
         ordinal = self.look_up(stage, row, generation)
-        self._reached[stage].add((ordinal, generation))
+        self.reach(stage, ordinal, generation)
         return ordinal
+
+    def reach(self, stage: str, ordinal: int, generation: int) -> None:
+        """Note that a generation whose ordinal is known has reached a stage."""
+        if stage == "dispatched":
+            # Asked for once more, it has the way before it again.
+            for passed in (self._lost, self._reached["finished"], self._reached["buffered"]):
+                passed.discard((ordinal, generation))
+        self._reached[stage].add((ordinal, generation))
+
+    def lose(self, ordinal: int, generation: int) -> None:
+        """Note that a generation failed or was evicted: it may be asked for once more."""
+        self._lost.add((ordinal, generation))
 
     def look_up(self, stage: str, row: int, generation: int) -> int:
         """The ordinal at which this row would reach a stage next."""
@@ -104,16 +117,42 @@ class LifeNumbering:
             return places[0]
         here = self._reached[stage]
         earlier = self._reached[_EARLIER.get(stage, stage)]
-        waiting = [p for p in places if (p, generation) not in here and p not in self._settled]
-        for place in waiting:
-            if (place, 0 if stage == "dispatched" else generation) in earlier:
-                return place
+        came = 0 if stage == "dispatched" else generation
+        ahead = [p for p in places if (p, generation) not in here]
+        waiting = [p for p in ahead if p not in self._settled]
+        lost = [p for p in places if (p, generation) in self._lost and p not in self._settled]
+        # At last the settled: they go the way once more where a collector does not know them.
+        for candidates in (waiting, ahead):
+            for place in candidates:
+                if (place, came) in earlier and place not in lost:
+                    return place
+            if lost and stage == "dispatched":
+                return lost[0]
         if stage == "dispatched":
-            # Nothing handed out is still to be dispatched: one of them is tried once more.
             tried = [p for p in places if (p, generation) in here]
             if tried:
                 return tried[-1]
         # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
+        return waiting[0] if waiting else places[-1]
+
+    def drop(self, row: int) -> int:
+        """The ordinal at which this row is given up now: it is settled."""
+        ordinal = self._which_is_dropped(row)
+        self.settle(ordinal)
+        return ordinal
+
+    def _which_is_dropped(self, row: int) -> int:
+        """Of several places the one that came furthest; and of those the one that was lost."""
+        places = self.numbering.places.get(row)
+        if places is None:
+            return self.numbering.append(row)
+        done = {ordinal for ordinal, _ in self._reached["trained"]} | self._settled
+        waiting = [place for place in places if place not in done]
+        lost = {ordinal for ordinal, _ in self._lost}
+        for stage in STAGES[-2::-1]:
+            came = {ordinal for ordinal, _ in self._reached[stage]}.intersection(waiting)
+            if came:
+                return min(came & lost or came)
         return waiting[0] if waiting else places[-1]
 
     def settle(self, ordinal: int) -> None:

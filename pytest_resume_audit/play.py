@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
-from pytest_resume_audit.control import NO_LIMIT, Control, Generation, WouldBlock
+from pytest_resume_audit.control import NO_LIMIT, Control, Generation, LifeEnded, WouldBlock
 from pytest_resume_audit.history import History, LifeRecord, Progress, SaveRecord, in_order
-from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, place_of
+from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, let_go, place_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
@@ -150,6 +150,7 @@ class Play:
         self.in_the_way: set[str] = set()
         self.held: set[str] = set()
         self.rest_name = ""
+        self._saved = False
         self._collector: AnyCollector | None = None
         self._control: Control | None = None
 
@@ -161,11 +162,11 @@ class Play:
         refusal: BaseException | None = None
         hang: str | None = None
         counts: list[int] | None = None
-        self.overheard.errors.clear()
         try:
             self._begin_life(None)
             for step in self.timeline.steps:
                 self._do(step)
+            self._check_tasks()
             counts = self.rig.trainer.counts()
         except _Refused as over:
             refusal = over.error
@@ -222,10 +223,14 @@ class Play:
 
     def given_up(self, thread: threading.Thread) -> Played:
         """The run as it is, when a call in this thread has not returned within the deadline."""
-        self.give_up()
-        self.overheard.left_behind = True
         where = place_of(sys._current_frames().get(thread.ident or 0))
+        self.give_up()
+        let_go(thread, self.control)
+        # One that works on ends at once; one that waits for what never comes can't be ended.
+        thread.join(0.1)
+        self.overheard.left_behind = thread.is_alive()
         hang = f"a call does not return within {self.deadline:g} s: it is in {where}"
+        self.history.rows = tuple(self.numbering.rows)
         return Played(self.history, None, tuple(self.missed), hang=hang, rest=self.rest_name)
 
     def _do(self, step: Step) -> None:
@@ -236,7 +241,9 @@ class Play:
         elif isinstance(step, Train):
             self._train(step)
         elif isinstance(step, Save):
+            saves = len(self.history.saves)
             self._save(step)
+            self._saved = len(self.history.saves) > saves
         elif isinstance(step, Downgrade):
             self._downgrade()
         elif isinstance(step, Crash):
@@ -309,12 +316,12 @@ class Play:
             latest = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
             return None if latest is None else Path(latest)
         save = published[restart.source]
-        self.record.wanted = save.number
         checkpoint = self.life_root / save.checkpoint
         newest = max(s.number for s in self.history.saves if s.checkpoint == save.checkpoint)
         if newest != save.number or not checkpoint.exists():
             self._miss(restart.text, "the collector has not kept that checkpoint", throttled=True)
             return None
+        self.record.wanted = save.number
         return checkpoint
 
     def _take_origin(self, checkpoint: Path | None) -> None:
@@ -363,6 +370,8 @@ class Play:
         first = next((e.ordinal for e in record.events if e.kind == "handed_out"), None)
         record.start_place = record.start_place if first is None else first
         record.left_behind = self.life.end()
+        # What a thread makes of its life's end is not the next life's.
+        self.overheard.forget()
         self.overheard.left_behind = self.overheard.left_behind or bool(record.left_behind)
 
     def _crash(self) -> None:
@@ -380,7 +389,6 @@ class Play:
         self._commit()
         self._check()
         if call.error is not None:
-            assert self.collector is not None or what.endswith("__init__")
             refused = resume and isinstance(call.error, self.collector.refuses)
             raise (_Refused if refused else _Raised)(call.error)
         return call.result
@@ -393,8 +401,8 @@ class Play:
                 return
             self.held.add(call.what)
             if self._stands_at_loader():
+                # Perhaps the gate is in the way; perhaps it waits for answers all the same.
                 self.in_the_way.add(call.what)
-                raise _Hangs(self._stands(f"{call.what} does not return"))
             self._rest(conclude=True)
             if call.done:
                 return
@@ -424,6 +432,12 @@ class Play:
             raise _Raised(self.overheard.errors[0])
         if not self.style.threaded and self.life.needs_threads:
             raise self._needs_threads()
+
+    def _check_tasks(self) -> None:
+        """At the end nobody can ask any more what became of a task."""
+        errors = self.control.unseen_errors()
+        if errors:
+            raise _Raised(errors[0])
 
     def _note(self, kind: str, number: int | None = None) -> None:
         self.control.note(kind, number=number)
@@ -473,8 +487,12 @@ class Play:
         if _pulls(type(collector)):
             assert isinstance(collector, Collector)
             control.place_limit = NO_LIMIT
-            while control.numbers.place < limit and self._call("pull", collector.pull):
-                pass
+            while control.numbers.place < limit:
+                before = len(self.record.events) + control.batches
+                took = self._call("pull", collector.pull)
+                # Whatever it says: where nothing has happened, nothing would the next time.
+                if not took or len(self.record.events) + control.batches == before:
+                    break
             return
         control.place_limit = limit if self.gated else NO_LIMIT
         control.open_gates()
@@ -529,7 +547,13 @@ class Play:
 
     def _release(self, begun: Generation, *, failed: bool) -> None:
         """One generation ends; everything that follows from it happens."""
-        self.control.end_generation(begun, failed=failed)
+        try:
+            self.control.end_generation(begun, failed=failed)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if self.style.threaded or isinstance(error, LifeEnded):
+                raise
+            # Of a callback: its future lets these through, and logs the others.
+            raise _Raised(error) from None
         self._rest()
         held = self.progress.held()
         if held:
@@ -569,9 +593,11 @@ class Play:
     def _train_once(self) -> bool:
         collector = self.collector
         assert isinstance(collector, Collector)
-        trained = bool(self._call("train_step", collector.train_step))
+        before = self.control.steps_taken
+        self._call("train_step", collector.train_step)
         self._rest()
-        return trained
+        # Whatever it says: a step is one that went into the weights.
+        return self.control.steps_taken > before
 
     def _save(self, step: Save) -> None:
         collector = self.collector
@@ -616,6 +642,9 @@ class Play:
         return set(os.listdir(self.life_root))
 
     def _downgrade(self) -> None:
+        if not self._saved:
+            self._miss(Downgrade().text, "there was no save", throttled=True)
+            return
         collector, save = self.collector, self.history.saves[-1]
         if not can_downgrade(type(collector)):
             self._miss(Downgrade().text, "the collector has no downgrade", throttled=True)
@@ -710,9 +739,13 @@ class SelfDrivenPlay(Play):
         while control.standing_at("save"):
             self._through_save()
             self._go_on_behind_saves()
-        if control.steps_taken == before and self._stands_at_loader():
-            self.in_the_way.add("a training step")
         return control.steps_taken > before
+
+    def _train(self, step: Train) -> None:
+        missed = len(self.missed)
+        super()._train(step)
+        if len(self.missed) > missed and self._stands_at_loader():
+            self.in_the_way.add("a training step")
 
     def _save(self, step: Save) -> None:
         """Let steps through until the framework saves, and hold it right behind the save."""

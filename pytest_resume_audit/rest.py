@@ -203,7 +203,7 @@ class _Task:
         return state[end + 2 : end + 3] == b"S"
 
     def call(self) -> list[int]:
-        """Number and arguments of the system call it sleeps in; nothing where hidden."""
+        """Number and arguments of the system call it sleeps in; nothing while it runs."""
         words = os.pread(self._files[2], 256, 0).split()
         if not words or not words[0].isdigit():
             return []
@@ -278,7 +278,9 @@ class ProcLook:
             call = task.call()
         except (OSError, KeyError):
             return 0.0  # it has ended since, which is a kind of waking
-        waits = _WAITS.get(call[0]) if call else None
+        if not call:
+            return 0.0  # it has just woken
+        waits = _WAITS.get(call[0])
         left = None if waits is None else waits(call[1:])
         if left is None:
             self._untimed[thread] = count

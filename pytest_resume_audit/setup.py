@@ -68,8 +68,8 @@ class Setup:
             if getattr(self, name) is not None:
                 self._check(name, least=least)
         for name in ("shuffle", "drop_last"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"Setup({name}=...) must be True or False")
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"Setup({name}={value!r}): True or False is needed")
         if self.take not in _TAKES:
             raise ValueError(f"Setup(take={self.take!r}): allowed are {', '.join(_TAKES)}")
         if self.drop_last and self.batch_size > self.prompts:

@@ -13,8 +13,12 @@ def reached(history: History, setup: Setup) -> frozenset[str]:
     return frozenset(name for name, holds in STATES.items() if holds(history, setup))
 
 
+def _published(history: History) -> Iterator[SaveRecord]:
+    return (save for save in history.saves if save.published)
+
+
 def _any_save(holds: Callable[[SaveRecord], bool]) -> Callable[[History, Setup], bool]:
-    return lambda history, setup: any(holds(save) for save in history.saves)
+    return lambda history, setup: any(holds(save) for save in _published(history))
 
 
 def _resumed(history: History) -> Iterator[LifeRecord]:
@@ -28,19 +32,19 @@ def _any_resumed(holds: Callable[[LifeRecord], bool]) -> Callable[[History, Setu
 def _saved_untrained(history: History, setup: Setup) -> bool:
     return any(
         history.lives[save.life - 1].origin is not None and not save.standing.trained
-        for save in history.saves
+        for save in _published(history)
     )
 
 
 def _at_the_end_of_a_pass(history: History, setup: Setup) -> bool:
     return any(
         save.standing.place > 0 and save.standing.place % setup.prompts_per_pass == 0
-        for save in history.saves
+        for save in _published(history)
     )
 
 
 def _in_a_later_pass(history: History, setup: Setup) -> bool:
-    return any(save.standing.place > setup.prompts_per_pass for save in history.saves)
+    return any(save.standing.place > setup.prompts_per_pass for save in _published(history))
 
 
 def _rolled_back(history: History, setup: Setup) -> bool:
@@ -52,7 +56,7 @@ def _rolled_back(history: History, setup: Setup) -> bool:
 
 
 def _from_an_older(history: History, setup: Setup) -> bool:
-    written: dict[int, int] = {save.number: save.life for save in history.saves}
+    written: dict[int, int] = {save.number: save.life for save in _published(history)}
     return any(
         any(number > (life.origin or 0) and of < life.number for number, of in written.items())
         for life in _resumed(history)
@@ -69,14 +73,14 @@ def _past_a_straggler(history: History, setup: Setup) -> bool:
         flying, trained = save.standing.in_flight, save.standing.trained
         return bool(flying and trained) and min(flying) + setup.batch_size <= max(trained)
 
-    return any(straggles(save) for save in history.saves)
+    return any(straggles(save) for save in _published(history))
 
 
 def _settled_behind(kind: str) -> Callable[[History, Setup], bool]:
     def holds(history: History, setup: Setup) -> bool:
         return any(
             history.lives[save.life - 1].ordinals(kind, until=save.position)
-            for save in history.saves
+            for save in _published(history)
         )
 
     return holds
@@ -99,12 +103,13 @@ STATES: dict[str, Callable[[History, Setup], bool]] = {
     "resumed from an older checkpoint": _from_an_older,
     "resumed twice from one checkpoint": _twice_from_one,
     "started afresh after a crash": lambda history, setup: any(
-        life.origin is None and life.number > 1 for life in history.lives
+        life.origin is None and before.ended == "crash"
+        for before, life in zip(history.lives, history.lives[1:], strict=False)
     ),
     "resumed from a legacy checkpoint": lambda history, setup: any(
         history.save(life.origin or 0).legacy for life in _resumed(history)
     ),
     "rolled back trained prompts": _rolled_back,
-    "saved": _any_save(lambda save: save.published),
+    "saved": _any_save(lambda save: True),
 }
 """What each state is called, and when a history has reached it."""

@@ -35,6 +35,10 @@ some save of it. ``lossless or refused``: a loud refusal to resume is as good.
 """
 
 
+_FROM_LEGACY = "resumed from a legacy checkpoint"
+"""The state without which a run shows nothing of the demand ``"legacy"``."""
+
+
 class Ordinals(list[int]):
     """Ordinals of one kind in a report: a list that knows its report, for failing asserts."""
 
@@ -272,11 +276,19 @@ class _Judgement:
         self.history = played.history
         self.collector = collector
         self.lineage = self.history.lineage()
+        self.rows = self.history.rows or reference.rows
+        self.places: dict[int, list[int]] = {}
+        for ordinal, row in enumerate(self.rows):
+            self.places.setdefault(row, []).append(ordinal)
+        # An endless stream has no last prompt: what happens to come after the expected ones
+        # is neither asked for nor a fault.
+        self.endless = collector.stream == "endless"
+        self.expected = frozenset(o for o in reference.expected if not self._is_beyond(o))
         self.findings: list[Finding] = []
         self.reasons: dict[int, Reason] = {}
 
     def report(self) -> AuditReport:
-        history, expected = self.history, self.reference.expected
+        history, expected = self.history, self.expected
         ended = self.played.counts is not None
         failed, dropped = self._failed_for_good(), self._in_lineage("dropped")
         times = self._times_trained(failed | dropped)
@@ -284,22 +296,24 @@ class _Judgement:
         touched = {ordinal for ordinal, each in times.items() if any(each)}
         final = history.lives[-1].final if history.lives else None
         left = expected - touched - failed - dropped if ended else frozenset()
-        starved = left & (final.buffered if final else frozenset())
+        lost = self._where_each_was_lost(left, failed | dropped)
+        starved = {o for o in left if final is not None and lost[o] in final.buffered}
         skipped = set(left - starved)
         repeated = {ordinal: max(each) - 1 for ordinal, each in times.items() if max(each) > 1}
         duplicated = set(repeated)
 
         for ordinal in sorted(skipped | starved):
-            self.reasons[ordinal] = self._why_not_trained(ordinal)
+            self.reasons[ordinal] = self._why_not_trained(ordinal, lost[ordinal])
         for ordinal in sorted(duplicated):
             self.reasons[ordinal] = self._why_twice(ordinal)
 
-        excused = self._excused_skips(skipped) | self._excused_repeats(repeated)
-        unexpected = touched - expected if ended else set()
+        excused = self._excused_skips(skipped, lost) | self._excused_repeats(repeated)
+        unexpected = {o for o in touched - expected if not self._is_beyond(o)}
         partial = touched - trained
         self._find("lossy", "skipped", skipped - excused)
         self._find("lossy", "trained more than once", duplicated - excused)
         self._find("lossy", "trained, though an uninterrupted run does not", unexpected)
+        self._check_rows()
         self._find("lossy", "trained in part: some generations of the group", partial)
         self._find("lossy", "starved: buffered at the end, and no step took it", starved)
         structural = self._structural()
@@ -347,17 +361,16 @@ class _Judgement:
         """How often each ordinal went into the final weights, by generation.
 
         The k-th training of a row belongs to its k-th place in the stream, and a surplus to the
-        last one; a place whose prompt failed or was dropped comes after the others.
+        last one. A place whose prompt failed or was dropped comes after the others, and one
+        that the uninterrupted run does not train at last.
         """
         counts, size = self.played.counts, self.setup.group_size
         if counts is None:
             return {}
-        places: dict[int, list[int]] = {}
-        for ordinal, row in enumerate(self.history.rows):
-            places.setdefault(row, []).append(ordinal)
         times: dict[int, list[int]] = {}
-        for row, ordinals in places.items():
-            order = sorted(ordinals, key=lambda ordinal: (ordinal in given_up, ordinal))
+        for row, places in self.places.items():
+            ordinals = [o for o in places if not self._is_beyond(o) or self._trainings(o)]
+            order = sorted(ordinals, key=lambda o: (o not in self.expected, o in given_up, o))
             for generation in range(size):
                 count = counts[row * size + generation] if (row + 1) * size <= len(counts) else 0
                 for ordinal in order[:count]:
@@ -366,6 +379,22 @@ class _Judgement:
                     surplus = times.setdefault(ordinals[-1], [0] * size)
                     surplus[generation] += count - len(order)
         return times
+
+    def _is_beyond(self, ordinal: int) -> bool:
+        """Whether it comes behind what is expected of an endless stream.
+
+        That the weights count it there has to be seen in the history: else a repeat of an
+        expected place of its row would look like it.
+        """
+        return self.endless and ordinal >= self.setup.total
+
+    def _check_rows(self) -> None:
+        counts, size = self.played.counts or (), self.setup.group_size
+        strange = {index // size for index, count in enumerate(counts) if count}
+        strange -= self.places.keys()
+        if strange:
+            rows = ", ".join(map(str, sorted(strange)))
+            self._add("lossy", f"the weights count rows that were never handed out: {rows}")
 
     # -- what the history says ---------------------------------------------------------------
 
@@ -382,15 +411,17 @@ class _Judgement:
         return {ordinal for (ordinal, _), kind in last.items() if kind == "failed"}
 
     def _trainings(self, ordinal: int) -> list[tuple[int, int]]:
-        """Life and step of each training of a prompt in the lineage."""
-        return sorted(
-            {
-                (life.number, event.number or 0)
-                for life, until in self.lineage
-                for event in life.events[:until]
-                if event.kind == "trained" and event.ordinal == ordinal
-            }
-        )
+        """Life and step of each training of a prompt in the lineage.
+
+        Of a group, those of the generation that was trained most often.
+        """
+        trainings: dict[int | None, list[tuple[int, int]]] = {}
+        for life, until in self.lineage:
+            for event in life.events[:until]:
+                if event.kind == "trained" and event.ordinal == ordinal:
+                    step = life.number, event.number or 0
+                    trainings.setdefault(event.generation, []).append(step)
+        return max(trainings.values(), key=len, default=[])
 
     def _resumes(self) -> list[tuple[SaveRecord, LifeRecord]]:
         """The restarts of the lineage, oldest first: the save, and the life that began there."""
@@ -402,8 +433,8 @@ class _Judgement:
 
     def _structural(self) -> set[int]:
         """Places of the stream that the uninterrupted run did not come to, or left."""
-        everything = range(max(self.setup.total, len(self.reference.rows)))
-        return set(everything) - self.reference.expected
+        seen = 0 if self.endless else len(self.reference.rows)
+        return set(range(max(self.setup.total, seen))) - self.expected
 
     def _rolled_back(self) -> set[int]:
         lost: set[int] = set()
@@ -421,23 +452,36 @@ class _Judgement:
 
     # -- reasons -------------------------------------------------------------------------------
 
-    def _why_not_trained(self, ordinal: int) -> Reason:
-        """Why an ordinal is missing in the weights.
+    def _where_each_was_lost(self, left: Iterable[int], given_up: set[int]) -> dict[int, int]:
+        """The place in the stream where each missing ordinal was lost.
 
-        The weights tell only that its row went in once too few; where the history says that
-        another place of the row was lost, that one has the reason.
+        The weights tell only that a row went in once too few, and so that its last place is
+        missing; where the history says that another place of the row was lost, it was there.
         """
-        row = self.history.rows[ordinal]
-        places = [place for place, other in enumerate(self.history.rows) if other == row]
-        lost = [place for place in places if not self._trainings(place)]
-        if not lost or ordinal in lost:
-            return self._where_lost(ordinal)
-        reason = self._where_lost(lost[0])
-        text = f"its row was lost at {lost[0]}, in another pass: {reason.text}"
-        return Reason(reason.kind, text)
+        missing = set(left)
+        where = {}
+        for row in {self.rows[ordinal] for ordinal in missing}:
+            lost = [
+                place
+                for place in self.places[row]
+                if place in self.expected and place not in given_up and not self._trainings(place)
+            ]
+            others = iter([place for place in lost if place not in missing])
+            for ordinal in sorted(missing.intersection(self.places[row])):
+                where[ordinal] = ordinal if ordinal in lost else next(others, ordinal)
+        return where
+
+    def _why_not_trained(self, ordinal: int, place: int) -> Reason:
+        """Why an ordinal, lost at this place of the stream, is missing in the weights."""
+        reason = self._where_lost(place)
+        if place == ordinal:
+            return reason
+        return Reason(reason.kind, f"its row was lost at {place}, in another pass: {reason.text}")
 
     def _where_lost(self, ordinal: int) -> Reason:
         """Follow a prompt back from the last life to where it was lost."""
+        if not self.lineage:
+            return Reason("never handed out", "never handed out: nothing was played")
         for save, life in [(None, self.lineage[0][0]), *self._resumes()][::-1]:
             reason = self._lost_in(life, save, ordinal)
             if reason is None and save is not None:
@@ -509,7 +553,7 @@ class _Judgement:
             if ordinal in ordinals:
                 kind = f"{where.rstrip(',')} at a save"
                 return Reason(kind, f"{where} at {at}, and {behind}")
-        if ordinal in standing.trained | standing.settled:
+        if ordinal in standing.trained | standing.settled and self._counted(save, ordinal):
             return Reason(
                 "weights not restored",
                 f"trained before {at}, but the weights of life {life.number} do not show it",
@@ -522,7 +566,26 @@ class _Judgement:
             )
         return None
 
+    def _counted(self, save: SaveRecord, ordinal: int) -> bool:
+        """Whether the weights had gone through this prompt's row when a save began."""
+        size, row = self.setup.group_size, self.rows[ordinal]
+        return not save.counts or any(save.counts[row * size : (row + 1) * size])
+
     def _why_twice(self, ordinal: int) -> Reason:
+        """Why a row went into the weights more often than it has places.
+
+        The surplus is that of its last place; where the history says that another place was
+        trained twice, that one has the reason.
+        """
+        places = self.places[self.rows[ordinal]]
+        twice = [place for place in places if len(self._trainings(place)) > 1]
+        if not twice or ordinal in twice:
+            return self._how_twice(ordinal)
+        reason = self._how_twice(twice[0])
+        text = f"its row was repeated at {twice[0]}, in another pass: {reason.text}"
+        return Reason(reason.kind, text)
+
+    def _how_twice(self, ordinal: int) -> Reason:
         trainings = self._trainings(ordinal)
         lives = [life for life, _ in trainings]
         for save, life in self._resumes():
@@ -532,31 +595,42 @@ class _Judgement:
                     f"trained before save {save.number} and again in life {life.number}",
                 )
         if len(trainings) > 1:
-            steps = " and ".join(str(step) for _, step in trainings)
-            return Reason(
-                "trained twice in one life", f"trained in life {lives[0]} in steps {steps}"
-            )
+            steps = sorted({step for _, step in trainings})
+            where = f"in steps {' and '.join(map(str, steps))}"
+            if len(steps) == 1:
+                where = f"{len(trainings)} times in step {steps[0]}"
+            return Reason("trained twice in one life", f"trained in life {lives[0]} {where}")
         return Reason(
             "only the weights show it", "the weights count it more often than it was seen trained"
         )
 
     # -- what is allowed ----------------------------------------------------------------------
 
-    def _excused_skips(self, skipped: set[int]) -> set[int]:
+    def _legacy_resumes(self) -> list[tuple[SaveRecord, LifeRecord]]:
+        """The restarts of the lineage from a legacy checkpoint, or from one descended from it."""
+        resumes = self._resumes()
+        first = next((i for i, (save, _) in enumerate(resumes) if save.legacy), len(resumes))
+        return resumes[first:]
+
+    def _excused_skips(self, skipped: set[int], lost: Mapping[int, int]) -> set[int]:
         if self.asked.demand != "legacy":
             return set()
-        out = {o for save, _ in self._resumes() for o in save.standing.unsettled}
-        return skipped & out
+        # Where no legacy checkpoint could be made the run is unreached, whatever it lost.
+        made = any(save.legacy for save in self.history.saves)
+        resumes = self._legacy_resumes() if made else self._resumes()
+        out = {o for save, _ in resumes for o in save.standing.unsettled}
+        return {ordinal for ordinal in skipped if lost[ordinal] in out}
 
     def _excused_repeats(self, repeated: Mapping[int, int]) -> set[int]:
-        if self.collector.delivery != "at_least_once":
+        if self.collector.delivery != "at_least_once" or self.asked.demand == "legacy":
             return set()
+        # By row: the weights don't tell which of a row's places was repeated.
         allowed: Counter[int] = Counter()
         for save, _ in self._resumes():
             lowest = min(save.standing.unsettled, default=save.standing.place)
             before = save.standing.trained | save.standing.settled
-            allowed.update(o for o in before if o > lowest)
-        return {ordinal for ordinal, times in repeated.items() if times <= allowed[ordinal]}
+            allowed.update(self.rows[o] for o in before if o > lowest)
+        return {o for o, times in repeated.items() if times <= allowed[self.rows[o]]}
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -580,11 +654,9 @@ class _Judgement:
             self._check_silent_restart(life)
             if life.origin is not None:
                 self._check_restored(life, self.history.save(life.origin))
-        legacy = {save.number for save in self.history.saves if save.legacy}
-        descends = False
-        for save, life in self._resumes():
-            descends = descends or save.number in legacy
-            if descends and not life.warned:
+        for _, life in self._legacy_resumes():
+            # A life that never ran, or is cut off by the deadline, has not had its say.
+            if life.began and life.final is not None and not life.warned:
                 self._add(
                     "lossy",
                     f"life {life.number} descends from a legacy checkpoint and gave no warning "
@@ -592,7 +664,7 @@ class _Judgement:
                 )
 
     def _check_silent_restart(self, life: LifeRecord) -> None:
-        if life.wanted is None or life.origin == life.wanted:
+        if life.wanted is None or life.origin == life.wanted or not life.began:
             return
         wanted = self.history.save(life.wanted)
         version = 0 if life.origin is None else self.history.save(life.origin).weight_version
@@ -606,7 +678,7 @@ class _Judgement:
             )
 
     def _check_restored(self, life: LifeRecord, save: SaveRecord) -> None:
-        if life.start_counts and tuple(life.start_counts) != tuple(save.counts):
+        if life.began and tuple(life.start_counts) != tuple(save.counts):
             self._add(
                 "lossy",
                 f"weights not restored: those of life {life.number} are not those of "
@@ -658,7 +730,10 @@ class _Judgement:
         Returns:
             Why not, when that is the collector's own way of working.
         """
-        unmet = [state for state in self.asked.must_reach if state not in states]
+        must_reach = list(self.asked.must_reach)
+        if self.asked.demand == "legacy" and _FROM_LEGACY not in must_reach:
+            must_reach.append(_FROM_LEGACY)
+        unmet = [state for state in must_reach if state not in states]
         optional = [state for state in self.asked.may_reach if state not in states]
         if self.played.counts is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from pytest_resume_audit.control import Control
@@ -122,12 +123,25 @@ class ReplayBuffer:
         """
         try:
             rollouts = [
-                Rollout(Prompt(r["row"]), r["generation"], r["weight_version"], r["tag"])
+                Rollout(
+                    Prompt(index(r["row"])),
+                    index(r["generation"]),
+                    index(r["weight_version"]),
+                    r["tag"],
+                )
                 for r in state["rollouts"]
             ]
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state of this buffer: {state!r:.200}") from error
         self._control.check()
+        setup = self._control.setup
+        for rollout in rollouts:
+            row, generation = rollout.prompt.row, rollout.generation
+            if not (0 <= row < setup.prompts and 0 <= generation < setup.group_size):
+                raise ValueError(
+                    f"a state of a buffer over other data: row {row}, generation {generation}, "
+                    f"with {setup.prompts} prompts in groups of {setup.group_size}"
+                )
         with self._control.lock:
             self._groups.clear()
         return [evicted for rollout in rollouts for evicted in self.add(rollout)]
@@ -155,6 +169,9 @@ class ReplayBuffer:
     def _evict(self, ordinals: list[int], why: str) -> list[Rollout]:
         evicted = []
         for ordinal in ordinals:
-            evicted.extend(self._groups.pop(ordinal))
+            group = self._groups.pop(ordinal)
+            evicted.extend(group)
+            for rollout in group:
+                self._control.numbers.lose(ordinal, rollout.generation)
             self._control.record("evicted", ordinal, text=why)
         return evicted

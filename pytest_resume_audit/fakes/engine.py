@@ -47,9 +47,9 @@ class Engine:
         Returns:
             A future of the rollout; :class:`GenerationFailed` is its exception when it fails.
         """
-        begun = self._control.dispatch(prompt, generation)
-        begun.future = Future()
-        return begun.future
+        future: Future[Rollout] = Future()
+        self._control.dispatch(prompt, generation, future)
+        return future
 
     async def agenerate(self, prompt: Prompt, generation: int = 0) -> Rollout:
         """Answer a prompt in a coroutine.
@@ -65,6 +65,7 @@ class Engine:
     @property
     def in_flight(self) -> list[tuple[int, int]]:
         """Row and generation of what is in flight, sorted."""
+        self._control.check()
         with self._control.lock:
             waiting = self._control.in_flight.values()
             return sorted((g.prompt.row, g.generation) for group in waiting for g in group)

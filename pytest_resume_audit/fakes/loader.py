@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -42,6 +43,7 @@ class Loader:
     @property
     def place(self) -> int:
         """How many prompts it has handed out, over all passes, as far as its state says."""
+        self._control.check()
         return self._pass.place
 
     def __len__(self) -> int:
@@ -166,8 +168,11 @@ class WatchedLoader(Generic[Batch]):
         self._control = control
 
     def __iter__(self) -> Iterator[Batch]:
+        self._control.check()
+        return self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
         control = self._control
-        control.check()
         # The loader's own iterator is made at the gate's first opening: some begin to work
         # (worker processes, prefetch) as soon as it exists.
         source: Iterator[Batch] | None = None
@@ -198,7 +203,7 @@ class WatchedLoader(Generic[Batch]):
         with self._control.granted():
             state = self._loader.state_dict()  # type: ignore[attr-defined]
             with self._control.lock:
-                self._places[pickle.dumps(state)] = self._control.numbers.place
+                self._places[_written(state)] = self._control.numbers.place
             return state
 
     def load_state_dict(self, state: Any) -> None:
@@ -207,9 +212,17 @@ class WatchedLoader(Generic[Batch]):
             self._loader.load_state_dict(state)  # type: ignore[attr-defined]
             with self._control.lock:
                 numbers = self._control.numbers
-                numbers.place = self._places.get(pickle.dumps(state), numbers.place)
+                numbers.place = self._places.get(_written(state), numbers.place)
 
     @property
     def _places(self) -> dict[bytes, int]:
         # A loader's state says nothing of its place to us; that it comes back does.
         return self._control.numbers.numbering.saved_places
+
+
+def _written(state: Any) -> bytes:
+    """A state as bytes, the same again when it has been in a file of a checkpoint."""
+    try:
+        return json.dumps(state, sort_keys=True).encode()
+    except (TypeError, ValueError):
+        return pickle.dumps(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_resume_audit.control import Control
@@ -40,11 +40,16 @@ class Trainer:
         self._counts = [0] * (self._setup.prompts * self._setup.group_size)
         self._version = 0
         self._model: nn.Module | None = None
-        control.weights = lambda: self.weight_version
+        control.weights = self._steps_behind
 
     @property
     def weight_version(self) -> int:
         """Steps that the weights have behind them."""
+        # A thread that polls it ends with its life.
+        self._control.check()
+        return self._steps_behind()
+
+    def _steps_behind(self) -> int:
         return self._version if self._model is None else int(self._in_model()[-1])
 
     def counts(self) -> list[int]:
@@ -72,7 +77,7 @@ class Trainer:
         self.train(rollouts)
         return rollouts
 
-    def train(self, rollouts: Sequence[Rollout]) -> None:
+    def train(self, rollouts: Iterable[Rollout]) -> None:
         """Train one step on these rollouts: called at forward and backward.
 
         Raises:
@@ -81,10 +86,11 @@ class Trainer:
         """
         control = self._control
         control.check()
+        rollouts = list(rollouts)
         places = [self._index(rollout) for rollout in rollouts]
         with control.lock:
             control.wait("trainer", lambda: control.steps_taken < control.train_limit)
-            step = self.weight_version + 1
+            step = self._steps_behind() + 1
             for rollout in rollouts:
                 control.reached("trained", rollout, number=step)
             if self._model is None:
@@ -126,7 +132,7 @@ class Trainer:
                 "rig.trainer.attach needs torch: pip install 'pytest-resume-audit[torch]'"
             ) from error
         self._control.check()
-        counts = torch.tensor([*self.counts(), self.weight_version], dtype=torch.int64)
+        counts = torch.tensor([*self.counts(), self._steps_behind()], dtype=torch.int64)
         model.register_buffer(BUFFER_NAME, counts)
         self._model = model
 
@@ -138,7 +144,7 @@ class Trainer:
         """The weights: ``version`` and ``counts``."""
         self._control.check()
         with self._control.lock:
-            return {"version": self.weight_version, "counts": self.counts()}
+            return {"version": self._steps_behind(), "counts": self.counts()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to saved weights.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dis
 import inspect
 import sys
 import threading
@@ -24,11 +25,13 @@ class Call:
     Args:
         what: how it is named in reports.
         function: what is called, without arguments.
+        control: the life it is made in.
     """
 
-    def __init__(self, what: str, function: Callable[[], Any]) -> None:
+    def __init__(self, what: str, function: Callable[[], Any], control: Control) -> None:
         self.what = what
         self.function = function
+        self.control = control
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -37,11 +40,20 @@ class Call:
         """Make the call, and keep what comes of it."""
         try:
             self.result = self.function()
-        except (LifeEnded, WouldBlock):
+        except WouldBlock:
             raise
         except BaseException as error:
-            self.error = error
+            self.fail(error)
         self.done = True
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what the call raised; the end of its life goes on through it, to whoever made it.
+
+        The end of another life is an error as any: the collector calls a rig it had before.
+        """
+        if isinstance(error, LifeEnded) and self.control.over:
+            raise error
+        self.error = error
 
 
 class InlineLife:
@@ -61,7 +73,7 @@ class InlineLife:
 
     def call(self, what: str, function: Callable[[], Any]) -> Call:
         """Make a call into the collector."""
-        call = Call(what, function)
+        call = Call(what, function, self._control)
         call.make()
         return call
 
@@ -125,7 +137,7 @@ class ThreadedLife:
 
     def call(self, what: str, function: Callable[[], Any]) -> Call:
         """Make a call into the collector, and wait until the life is at rest."""
-        call = Call(what, function)
+        call = Call(what, function, self.control)
         self._helper.post(call.make)
         self.rest()
         return call
@@ -175,11 +187,11 @@ class ThreadedLife:
             helper.close()
         for thread in self.threads():
             if thread.native_id not in at_gates:
-                _let_go(thread)
+                let_go(thread, self.control)
         if not self._all_ended():
             # What a thread at a gate held back may have gone to wait for something by now.
             for thread in self._mortals():
-                _let_go(thread)
+                let_go(thread, self.control)
             self._all_ended()
         left = tuple(self.whereabouts()) if self._mortals() else ()
         self._look.close()
@@ -274,10 +286,8 @@ class _LoopHelper(_Helper):
             awaitable, call.result, call.done = call.result, None, False
             try:
                 call.result = await awaitable
-            except LifeEnded:
-                raise
             except BaseException as error:
-                call.error = error
+                call.fail(error)
             call.done = True
         with self._control.lock:
             self.busy = False
@@ -288,14 +298,19 @@ class _LoopHelper(_Helper):
         try:
             with contextlib.suppress(LifeEnded):
                 self._loop.run_forever()
-            while tasks := asyncio.all_tasks(self._loop):
-                for task in tasks:
-                    task.cancel()
-                with contextlib.suppress(LifeEnded):
-                    self._loop.run_until_complete(asyncio.wait(tasks))
         finally:
-            self._loop.close()
-            self.busy = False
+            try:
+                self._cancel_all()
+            finally:
+                self._loop.close()
+                self.busy = False
+
+    def _cancel_all(self) -> None:
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(LifeEnded):
+                self._loop.run_until_complete(asyncio.wait(tasks))
 
 
 def place_of(frame: FrameType | None) -> str:
@@ -313,7 +328,7 @@ def place_of(frame: FrameType | None) -> str:
 _WAITING_MODULES = ("threading", "queue", "concurrent.futures._base", "selectors", "asyncio")
 
 
-def _let_go(thread: threading.Thread) -> None:
+def let_go(thread: threading.Thread, control: Control) -> None:
     """End a thread of a dead life that waits for another thread, by raising LifeEnded in it.
 
     An exception set from outside is seen when the thread wakes; most waits in Python are in
@@ -331,8 +346,37 @@ def _let_go(thread: threading.Thread) -> None:
         executor = local["executor_reference"]() if "executor_reference" in local else None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
-    else:
+    elif (loop := _loop_of(frame)) is not None and control.end_loop(loop):
+        return
+    elif not (_takes_a_lock(frame) or _in_asyncio(frame)):
         _raise_in(thread)
+
+
+def _loop_of(frame: FrameType | None) -> asyncio.AbstractEventLoop | None:
+    """The event loop that a thread runs."""
+    while frame is not None:
+        loop = frame.f_locals.get("self") if frame.f_code.co_name == "run_forever" else None
+        if isinstance(loop, asyncio.AbstractEventLoop):
+            return loop
+        frame = frame.f_back
+    return None
+
+
+def _in_asyncio(frame: FrameType) -> bool:
+    """Whether a thread waits for events, or works, in a loop: one that ends leaves it by itself."""
+    module = str(frame.f_globals.get("__name__"))
+    return module == "selectors" or module.startswith("asyncio.")
+
+
+def _takes_a_lock(frame: FrameType) -> bool:
+    """Whether a thread stands at a ``with lock:``.
+
+    What is raised there is raised when it has the lock, before the block that would release it:
+    the lock would stay taken for ever, and with it whoever waits for it.
+    """
+    if frame.f_code is threading.Condition.__enter__.__code__:
+        return True
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("BEFORE_WITH", "SETUP_WITH")
 
 
 def _raise_in(thread: threading.Thread) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from types import TracebackType
 from typing import Any, TextIO
+from weakref import WeakSet
 
 from pytest_resume_audit.control import LifeEnded
 
@@ -31,12 +32,14 @@ class Overheard:
         errors: exceptions that ended a thread, a callback or a task of a life.
         warned: whether the pattern was seen since it was last set to False.
         left_behind: set when threads of a life could not be ended.
+        dead: threads of lives that have ended.
     """
 
     def __init__(self, *, everything: bool) -> None:
         self.errors: list[BaseException] = []
         self.warned = False
         self.left_behind = False
+        self.dead: WeakSet[threading.Thread] = WeakSet()
         self.pattern: re.Pattern[str] | None = None
         self._everything = everything
         self._warnings: list[warnings.WarningMessage] = []
@@ -64,6 +67,11 @@ class Overheard:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def forget(self) -> None:
+        """A life has ended: what it raised, and what its threads may yet raise, is of no matter."""
+        self.errors.clear()
+        self.dead.update(threading.enumerate())
 
     def hear(self, text: str) -> bool:
         """Take note of a text; returns whether it is the warning looked for."""
@@ -139,6 +147,9 @@ class _Tee(io.TextIOBase):
     def flush(self) -> None:
         self._out.flush()
 
+    def close(self) -> None:
+        """Leave the output open: it is not ours."""
+
 
 def _hook(overheard: Overheard) -> Callable[[], None]:
     """Hear exceptions that end threads of the lives; returns what puts the former hook back."""
@@ -150,7 +161,7 @@ def _hook(overheard: Overheard) -> Callable[[], None]:
             return
         if args.thread in before or args.exc_value is None:
             former(args)
-        else:
+        elif args.thread not in overheard.dead:
             overheard.errors.append(args.exc_value)
 
     threading.excepthook = hook

@@ -1,0 +1,406 @@
+"""Numbering: which place of the stream an event belongs to, though a prompt knows its row only."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_resume_audit.numbering import STAGES, LifeNumbering, Numbering
+
+TWICE = [0, 1, 2, 3, 0, 1, 2, 3]
+"""Two passes over four rows: row 1 has the places 1 and 5."""
+
+
+def life(rows: list[int] | None = None, settled: tuple[int, ...] = ()) -> LifeNumbering:
+    return LifeNumbering(Numbering(TWICE if rows is None else rows), settled)
+
+
+def way(numbers: LifeNumbering, row: int, stages: str, generation: int = 0) -> list[int]:
+    """The ordinals at which a row reaches these stages, one after the other."""
+    return [numbers.of(stage, row, generation) for stage in stages.split()]
+
+
+# --- the stream ---------------------------------------------------------------------------------
+
+
+def test_the_uninterrupted_run_writes_the_stream() -> None:
+    stream = Numbering()
+    numbers = LifeNumbering(stream)
+    assert stream.open
+    assert numbers.hand_out([2, 0], 0) == [0, 1]
+    assert numbers.hand_out([1, 3], 2) == [2, 3]
+    assert numbers.hand_out([2, 0], None) == [4, 5]
+    assert stream.rows == [2, 0, 1, 3, 2, 0]
+    assert stream.places == {2: [0, 4], 0: [1, 5], 1: [2], 3: [3]}
+    assert numbers.place == 6
+
+
+def test_a_stream_that_is_known_is_not_written() -> None:
+    stream = Numbering(TWICE)
+    assert not stream.open
+    assert LifeNumbering(stream).hand_out([0, 1], 0) == [0, 1]
+    assert stream.rows == TWICE
+
+
+def test_an_empty_stream_is_known_too() -> None:
+    assert not Numbering([]).open
+
+
+def test_matches() -> None:
+    stream = Numbering(TWICE)
+    assert stream.matches(0, [0, 1, 2])
+    assert stream.matches(3, [3, 0])
+    assert stream.matches(6, [2, 3])
+    assert not stream.matches(6, [2, 3, 0])  # over the end
+    assert not stream.matches(8, [0])
+    assert not stream.matches(0, [1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "near", "place"),
+    [
+        ([2, 3], 0, 2),
+        ([2, 3], 3, 2),
+        ([2, 3], 4, 2),  # as near as 6: the earlier one
+        ([2, 3], 5, 6),
+        ([2, 3], 99, 6),
+        ([3, 0], 7, 3),  # over the seam of two passes: there is one such place
+        ([0, 2], 0, None),  # not one behind the other
+        ([9], 0, None),
+        ([2, 3, 0, 1, 2, 3, 0], 0, None),  # longer than what is left
+    ],
+)
+def test_find_the_nearest_place(rows: list[int], near: int, place: int | None) -> None:
+    assert Numbering(TWICE).find(rows, near) == place
+
+
+def test_the_pass_of_an_ordinal() -> None:
+    # Shuffled: the second pass is 3, 2, 1, 0.
+    numbers = life([0, 1, 2, 3, 3, 2, 1, 0])
+    assert [numbers.pass_of(ordinal) for ordinal in range(8)] == [0] * 4 + [1] * 4
+
+
+# --- hand-outs ----------------------------------------------------------------------------------
+
+
+def test_a_loader_that_knows_its_place() -> None:
+    numbers = life()
+    assert numbers.hand_out([0, 1], 4) == [4, 5]
+    assert numbers.place == 6
+    assert numbers.hand_out([2, 3], 2) == [2, 3]
+    assert numbers.place == 4
+
+
+def test_an_empty_batch() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1], 0)
+    assert numbers.hand_out([], 2) == []
+    assert numbers.place == 2
+
+
+def test_a_watched_loader_goes_on_from_where_it_was() -> None:
+    numbers = life()
+    assert numbers.hand_out([0, 1, 2, 3], None) == [0, 1, 2, 3]
+    # The same rows come in the second pass: not found anew, but next in the stream.
+    assert numbers.hand_out([0, 1, 2, 3], None) == [4, 5, 6, 7]
+    assert numbers.place == 8
+
+
+def test_a_watched_loader_whose_place_is_found_by_its_rows() -> None:
+    numbers = life()
+    assert numbers.hand_out([2, 3], None) == [2, 3]
+    numbers.place = 5
+    assert numbers.hand_out([2, 3], None) == [6, 7]
+    assert numbers.place == 8
+
+
+def test_a_loader_that_hands_out_only_what_is_left() -> None:
+    # A project that resumes by a list of prompts: its batches are nowhere in the stream.
+    numbers = life(list(range(16)), settled=(0, 1, 2, 3))
+    assert numbers.hand_out([5, 8, 9, 11], None) == [5, 8, 9, 11]
+    assert numbers.hand_out([12, 13, 14, 15], None) == [12, 13, 14, 15]
+
+
+def test_a_place_that_does_not_fit_its_rows() -> None:
+    # Each row is taken for itself, from its first place on.
+    numbers = life()
+    assert numbers.hand_out([3, 1], 0) == [3, 1]
+    assert numbers.hand_out([3, 1], 2) == [7, 5]
+    assert numbers.place == 4
+
+
+def test_behind_the_end_of_the_stream_rows_are_surplus() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.hand_out([0, 1], 8) == [4, 5]
+    assert numbers.place == 10
+
+
+def test_an_unknown_row_gets_a_place_at_the_end() -> None:
+    numbers = life()
+    assert numbers.hand_out([99, 98, 99], None) == [8, 9, 8]
+    assert numbers.numbering.rows == [*TWICE, 99, 98]
+    assert numbers.of("trained", 77, 0) == 10
+
+
+# --- one pass -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_with_one_place_a_row_is_there_whatever_happens(stage: str) -> None:
+    numbers = life([3, 1, 2, 0], settled=(0, 1))
+    for _ in range(3):
+        assert numbers.of(stage, 3, 0) == 0
+        assert numbers.of(stage, 1, 1) == 1
+
+
+# --- several passes -----------------------------------------------------------------------------
+
+WAY = "dispatched finished buffered trained"
+
+
+def test_one_pass_after_the_other() -> None:
+    numbers = life()
+    for place in (0, 4):
+        numbers.hand_out([0, 1, 2, 3], place)
+        for row in (3, 1, 0, 2):
+            assert way(numbers, row, WAY) == [place + row] * 4
+
+
+def test_both_places_in_flight_at_once() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert way(numbers, 1, "dispatched dispatched") == [1, 5]
+    # Which of them has finished is known. The later one was first.
+    numbers.reach("finished", 5, 0)
+    assert way(numbers, 1, "buffered trained") == [5, 5]
+    numbers.reach("finished", 1, 0)
+    assert way(numbers, 1, "buffered trained") == [1, 1]
+
+
+def test_both_places_buffered_at_once() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    way(numbers, 1, "dispatched dispatched finished finished buffered buffered")
+    assert way(numbers, 1, "trained trained") == [1, 5]
+
+
+def test_a_place_is_dispatched_when_it_has_been_handed_out() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.of("dispatched", 1, 0) == 5
+
+
+def test_generations_go_each_their_own_way() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert [numbers.of("dispatched", 1, generation) for generation in (0, 1)] == [1, 1]
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert [numbers.of("dispatched", 1, generation) for generation in (1, 0)] == [5, 5]
+    numbers.reach("finished", 1, 0)
+    numbers.reach("finished", 5, 1)
+    assert numbers.of("buffered", 1, 0) == 1
+    assert numbers.of("buffered", 1, 1) == 5
+
+
+def test_looking_up_leaves_no_trace() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert numbers.look_up("dispatched", 1, 0) == 1
+    assert numbers.look_up("dispatched", 1, 0) == 1
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+def test_what_is_settled_comes_round_again_and_is_thrown_away() -> None:
+    # 0-4 are settled. The loader goes back to 4: row 1 is dispatched for 5, and for 1 no more.
+    numbers = life(settled=(0, 1, 2, 3, 4))
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert way(numbers, 1, WAY) == [5] * 4
+
+
+def test_a_whole_pass_is_thrown_away_before_the_next_comes() -> None:
+    numbers = life(settled=(0, 1, 2, 3))
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert way(numbers, 1, WAY) == [5] * 4
+
+
+def test_what_is_settled_and_trained_again_is_a_repeat_of_its_own_place() -> None:
+    # A collector that does not know what is settled: it is 1 that is trained again, not 5.
+    numbers = life(settled=(0, 1, 2, 3))
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert way(numbers, 1, WAY) == [1] * 4
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert way(numbers, 1, WAY) == [5] * 4
+
+
+def test_restored_rollouts_belong_to_what_is_not_settled() -> None:
+    numbers = life(settled=(0, 1, 2, 3))
+    assert way(numbers, 1, "buffered trained") == [5, 5]
+
+
+def test_two_restored_groups_of_one_row() -> None:
+    numbers = life()
+    buffered = [numbers.of("buffered", 1, generation) for generation in (0, 1, 0, 1)]
+    assert buffered == [1, 1, 5, 5]
+
+
+def test_a_restored_place_is_not_dispatched_when_it_is_thrown_away_on_arrival() -> None:
+    # 1 is restored from the buffer; it comes round, and then row 1 comes for 5.
+    numbers = life()
+    assert numbers.of("buffered", 1, 0) == 1
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert numbers.of("trained", 1, 0) == 1
+
+
+def test_nothing_is_left_for_the_row() -> None:
+    # Everything is settled, and nothing handed out: surplus goes to the last place.
+    numbers = life(settled=tuple(range(8)))
+    assert way(numbers, 1, "buffered trained trained") == [5, 5, 5]
+
+
+def test_trained_more_often_than_there_are_places() -> None:
+    numbers = life()
+    assert way(numbers, 1, "trained trained trained trained") == [1, 5, 5, 5]
+
+
+def test_a_settled_place_is_passed_over() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    way(numbers, 1, "dispatched")
+    numbers.settle(1)
+    assert numbers.of("trained", 1, 0) == 5
+
+
+# --- more tries ---------------------------------------------------------------------------------
+
+
+def test_a_failed_place_is_tried_once_more() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert way(numbers, 1, "dispatched") == [1]
+    numbers.lose(1, 0)
+    assert way(numbers, 1, WAY) == [1] * 4
+
+
+def test_a_failed_place_is_tried_once_more_while_the_other_is_in_flight() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    way(numbers, 1, "dispatched dispatched")
+    numbers.lose(1, 0)
+    assert numbers.of("dispatched", 1, 0) == 1
+    numbers.reach("finished", 5, 0)
+    numbers.reach("finished", 1, 0)
+    assert way(numbers, 1, "buffered buffered") == [1, 5]
+
+
+def test_a_place_that_failed_for_good_leaves_the_next_to_itself() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    way(numbers, 1, "dispatched")
+    numbers.lose(1, 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert way(numbers, 1, "dispatched") == [5]
+    numbers.reach("finished", 5, 0)
+    assert way(numbers, 1, "buffered trained") == [5, 5]
+
+
+def test_a_failed_place_is_tried_again_before_one_that_was_settled_and_came_round() -> None:
+    numbers = life(settled=(0, 1, 2, 3))
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.of("dispatched", 1, 0) == 5
+    numbers.lose(5, 0)
+    assert numbers.of("dispatched", 1, 0) == 5
+
+
+def test_an_evicted_place_goes_its_way_again() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert way(numbers, 1, "dispatched finished buffered") == [1, 1, 1]
+    assert way(numbers, 1, "dispatched") == [5]
+    numbers.lose(1, 0)
+    assert way(numbers, 1, "dispatched finished buffered trained") == [1] * 4
+    assert way(numbers, 1, "finished buffered trained") == [5] * 3
+
+
+def test_an_evicted_place_is_not_the_trained_one() -> None:
+    numbers = life()
+    assert way(numbers, 1, "buffered buffered") == [1, 5]
+    numbers.lose(1, 0)
+    assert numbers.of("trained", 1, 0) == 5
+
+
+def test_dispatched_once_too_often() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert way(numbers, 1, "dispatched dispatched") == [1, 1]
+
+
+# --- drops --------------------------------------------------------------------------------------
+
+
+def test_a_drop_settles_its_place() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.drop(1) == 1
+    assert way(numbers, 1, WAY) == [5] * 4
+    # Nothing is left of the row.
+    assert numbers.drop(1) == 5
+
+
+def test_the_place_that_came_furthest_is_dropped() -> None:
+    # 1 is in flight; of 5 there is more and more.
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    way(numbers, 1, "dispatched dispatched")
+    numbers.reach("finished", 5, 0)
+    assert numbers._which_is_dropped(1) == 5
+    numbers.reach("finished", 1, 0)
+    numbers.reach("buffered", 5, 0)
+    assert numbers._which_is_dropped(1) == 5
+
+
+def test_what_was_evicted_is_dropped_before_what_is_buffered() -> None:
+    numbers = life()
+    assert way(numbers, 1, "buffered buffered") == [1, 5]
+    numbers.lose(5, 0)
+    assert numbers.drop(1) == 5
+
+
+def test_a_failure_is_not_what_is_dropped_when_something_was_evicted() -> None:
+    # 1 failed for good, 5 was answered, buffered and evicted.
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    way(numbers, 1, "dispatched")
+    numbers.lose(1, 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    way(numbers, 1, "dispatched")
+    numbers.reach("finished", 5, 0)
+    way(numbers, 1, "buffered")
+    numbers.lose(5, 0)
+    assert numbers.drop(1) == 5
+
+
+def test_the_failed_one_of_two_that_were_dispatched_is_dropped() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    way(numbers, 1, "dispatched dispatched")
+    numbers.lose(5, 0)
+    assert numbers.drop(1) == 5
+
+
+def test_a_drop_of_a_row_that_is_trained_or_unknown() -> None:
+    numbers = life()
+    way(numbers, 1, "buffered trained")
+    assert numbers.drop(1) == 5
+    assert numbers.drop(99) == 8

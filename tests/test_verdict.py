@@ -1,0 +1,1556 @@
+"""Verdicts: each finding from a run written down by hand, with the sentence that says why.
+
+The runs are records and weights, and nothing is played. Unless a test says otherwise there are 16
+prompts in steps of 4, and an uninterrupted run trains all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_resume_audit import Collector, Setup, Timeline
+from pytest_resume_audit.history import Event, History, LifeRecord, SaveRecord, Standing
+from pytest_resume_audit.verdict import (
+    WORST_LAST,
+    Asked,
+    AuditReport,
+    Demand,
+    Missed,
+    Ordinals,
+    Played,
+    Reference,
+    judge,
+)
+
+ROWS = tuple(range(16))
+ALL = "0-15"
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of ``"0-3 5 5"``, repeats included."""
+    bounds = (word.partition("-") for word in text.split())
+    return [n for first, _, last in bounds for n in range(int(first), int(last or first) + 1)]
+
+
+def weights(trained: str, size: int = 16) -> list[int]:
+    """Counts of weights that these entries went into, each as often as it is named."""
+    counts = [0] * size
+    for index in numbers(trained):
+        counts[index] += 1
+    return counts
+
+
+def stands(place: int = 0, **where: str) -> Standing:
+    """A standing; what is not named is nowhere."""
+    names = [name for name in Standing.__dataclass_fields__ if name != "place"]
+    assert set(where) <= set(names)
+    return Standing(place=place, **{n: frozenset(numbers(where.get(n, ""))) for n in names})
+
+
+def events(kind: str, which: str, number: int | None = None, generation: int = 0) -> list[Event]:
+    return [Event(kind, ordinal, generation, number) for ordinal in numbers(which)]
+
+
+def trains(step: int, which: str, generation: int = 0) -> list[Event]:
+    return events("trained", which, step, generation)
+
+
+class Run:
+    """A run that is written down."""
+
+    def __init__(self, rows: tuple[int, ...] = ROWS, size: int | None = None) -> None:
+        self.history = History(rows=rows)
+        self.size = len(set(rows)) if size is None else size
+
+    def life(
+        self,
+        *happened: list[Event],
+        origin: int | None = None,
+        wanted: int | None = None,
+        start: str | None = None,
+        final: Standing | None = None,
+        **fields: Any,
+    ) -> LifeRecord:
+        """A life, with the weights of its origin unless ``start`` names others."""
+        counts = weights(start or "", self.size)
+        if start is None and origin is not None:
+            counts = list(self.history.save(origin).counts)
+        fields.setdefault("start_place", 0)
+        record = LifeRecord(
+            number=len(self.history.lives) + 1,
+            origin=origin,
+            wanted=origin if wanted is None else wanted,
+            events=[event for some in happened for event in some],
+            start_counts=tuple(counts),
+            final=stands(16) if final is None else final,
+            ended="crash",
+            **fields,
+        )
+        self.history.lives.append(record)
+        return record
+
+    def save(
+        self,
+        standing: Standing,
+        trained: str = "",
+        *,
+        version: int = 0,
+        position: int | None = None,
+        legacy: bool = False,
+    ) -> SaveRecord:
+        """A checkpoint of the last life, behind all of its events unless a position is given."""
+        life = self.history.lives[-1]
+        save = SaveRecord(
+            number=len(self.history.saves) + 1,
+            life=life.number,
+            position=len(life.events) if position is None else position,
+            standing=standing,
+            weight_version=version,
+            counts=tuple(weights(trained, self.size)),
+            checkpoint=f"step_{version}",
+            published=True,
+            legacy=legacy,
+        )
+        self.history.saves.append(save)
+        return save
+
+    def judged(
+        self,
+        trained: str | None,
+        *,
+        collector: type[Collector] = Collector,
+        reference: Reference | None = None,
+        setup: Setup | None = None,
+        demand: Demand = "lossless",
+        must_reach: tuple[str, ...] = (),
+        may_reach: tuple[str, ...] = (),
+        script: str = "save; crash; restart; drain",
+        **played: Any,
+    ) -> AuditReport:
+        """Judge it by the weights that it ends with; None: it did not come to its end."""
+        if reference is None:
+            reference = expects(f"0-{len(self.history.rows) - 1}", rows=self.history.rows)
+        asked = Asked(
+            Timeline.parse(script),
+            Setup() if setup is None else setup,
+            demand=demand,
+            must_reach=must_reach,
+            may_reach=may_reach,
+        )
+        counts = None if trained is None else weights(trained, self.size)
+        return judge(asked, reference, Played(self.history, counts, **played), collector)
+
+
+def expects(
+    trained: str, *, failed: str = "", dropped: str = "", rows: tuple[int, ...] = ROWS
+) -> Reference:
+    """What the uninterrupted run does."""
+    ordinals = (frozenset(numbers(text)) for text in (trained, failed, dropped))
+    return Reference(rows, *ordinals)
+
+
+def findings(report: AuditReport) -> list[tuple[str, str, list[int]]]:
+    return [(f.verdict, f.text, list(f.ordinals)) for f in report.findings]
+
+
+def only_finding(report: AuditReport) -> str:
+    """The sentence of a finding that is the only one, names no prompts, and decides."""
+    (finding,) = report.findings
+    assert finding.ordinals == ()
+    assert report.verdict == finding.verdict
+    return finding.text
+
+
+def one_life(**final: str) -> Run:
+    """One life without a save."""
+    run = Run()
+    run.life(trains(1, ALL), final=stands(16, **final))
+    return run
+
+
+# --- nothing to find ----------------------------------------------------------------------------
+
+
+def test_everything_trained_once_is_lossless() -> None:
+    report = one_life().judged(ALL)
+    assert report.verdict == "lossless"
+    assert report.passed
+    assert report.findings == ()
+    assert dict(report.reasons) == {}
+    lists = [value for value in vars(report).values() if isinstance(value, Ordinals)]
+    assert len(lists) == 11
+    assert all(ordinals == [] and ordinals.report is report for ordinals in lists)
+
+
+def test_the_report_says_what_was_judged() -> None:
+    class Mine(Collector):
+        pass
+
+    missed = (Missed("train 2", "not enough", throttled=True),)
+    report = one_life().judged(
+        ALL, collector=Mine, demand="clean", missed=missed, gated=False, rest="slow"
+    )
+    assert report.collector == Mine.__qualname__
+    assert report.demand == "clean"
+    assert report.setup == Setup()
+    assert report.timeline.text == "save; crash; restart; drain"
+    assert (report.missed, report.gated, report.rest) == (missed, False, "slow")
+
+
+# --- skipped: why -------------------------------------------------------------------------------
+
+BEHIND = "life 2 restarted the loader at 12, behind it"
+NOT_TAKEN_UP = "life 2 did not take it up again"
+
+# Prompt 5 is in nobody's weights: where it stood at save 1, where life 2 began, and where it stood
+# when life 2 ended.
+LOST_BETWEEN = {
+    "in-flight": ("in_flight", 12, "in flight at a save", f"in flight at save 1, and {BEHIND}"),
+    "in-flight-not-taken-up": (
+        "in_flight",
+        4,
+        "in flight at a save",
+        f"in flight at save 1, and {NOT_TAKEN_UP}",
+    ),
+    # The loader's place is that of the next prompt: at 6 it is just past 5, at 5 it gives it.
+    "just-behind-the-place": (
+        "in_flight",
+        6,
+        "in flight at a save",
+        "in flight at save 1, and life 2 restarted the loader at 6, behind it",
+    ),
+    "just-at-the-place": (
+        "in_flight",
+        5,
+        "in flight at a save",
+        f"in flight at save 1, and {NOT_TAKEN_UP}",
+    ),
+    "held": (
+        "held",
+        12,
+        "finished, held by the collector at a save",
+        f"finished, held by the collector, at save 1, and {BEHIND}",
+    ),
+    "handed-out": (
+        "handed_out",
+        12,
+        "handed out, not dispatched at a save",
+        f"handed out, not dispatched, at save 1, and {BEHIND}",
+    ),
+    "evicted": ("evicted", 12, "evicted at a save", f"evicted at save 1, and {BEHIND}"),
+    "buffered": (
+        "buffered",
+        12,
+        "buffered at a save, and not restored",
+        f"buffered at save 1, and not in the restored buffer: {BEHIND}",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "start", "kind", "text"), LOST_BETWEEN.values(), ids=LOST_BETWEEN
+)
+def test_lost_between_a_save_and_the_restart(where: str, start: int, kind: str, text: str) -> None:
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(12, trained="0-4", **{where: "5"}), "0-4", version=1)
+    run.life(trains(2, "6-15"), origin=1, start_place=start, final=stands(16, trained="6-15"))
+    report = run.judged("0-4 6-15")
+    assert findings(report) == [("lossy", "skipped", [5])]
+    assert report.verdict == "lossy"
+    assert not report.passed
+    assert report.skipped == [5]
+    assert (report.reasons[5].kind, report.reasons[5].text) == (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("start", "taken"), [(12, BEHIND), (4, NOT_TAKEN_UP)], ids=["behind", "not-taken-up"]
+)
+def test_buffered_and_the_buffer_was_not_loaded(start: int, taken: str) -> None:
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(12, trained="0-4", buffered="5"), "0-4", version=1)
+    run.life(trains(2, "6-15"), origin=1, start_place=start, load_buffer=False)
+    reason = run.judged("0-4 6-15").reasons[5]
+    assert reason.kind == "buffered at a save, buffer not loaded"
+    assert reason.text == f"buffered at save 1, and the buffer was not loaded: {taken}"
+
+
+# Where prompt 5 stands when the life ends, though it was in flight at the save and came round.
+LOST_IN_LIFE = {
+    "handed_out": (
+        "thrown away on arrival",
+        "handed out again in life 2 and thrown away on arrival, though neither trained nor "
+        "buffered",
+    ),
+    "in_flight": ("still in flight", "still in flight when life 2 ended"),
+    "held": ("held by the collector", "finished in life 2, and never put in the buffer"),
+    "evicted": ("evicted", "evicted from the buffer in life 2, and not dropped"),
+    "trained": ("not in the weights", "trained in life 2, but the weights do not show it"),
+}
+
+
+@pytest.mark.parametrize("where", LOST_IN_LIFE)
+def test_lost_in_the_last_life(where: str) -> None:
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(12, trained="0-4", in_flight="5"), "0-4", version=1)
+    run.life(trains(2, "6-15"), origin=1, start_place=4, final=stands(16, **{where: "5"}))
+    report = run.judged("0-4 6-15")
+    assert report.skipped == [5]
+    assert report.starved == []
+    assert (report.reasons[5].kind, report.reasons[5].text) == LOST_IN_LIFE[where]
+
+
+def test_handed_out_for_the_first_time_and_never_dispatched() -> None:
+    # The loader stood at 5 at the save, so 5 does not come round again: it comes.
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(5, trained="0-4"), "0-4", version=1)
+    run.life(trains(2, "6-15"), origin=1, start_place=5, final=stands(16, handed_out="5"))
+    assert run.judged("0-4 6-15").reasons[5].text == "handed out in life 2 and never dispatched"
+    alone = one_life(handed_out="5").judged("0-4 6-15")
+    assert alone.reasons[5].kind == "never dispatched"
+    assert alone.reasons[5].text == "handed out in life 1 and never dispatched"
+
+
+def test_thrown_away_goes_by_what_was_out_even_above_the_saved_place() -> None:
+    # A loader put back to 4 in life 2 had 4-11 out again before save 2 was taken at its place 8.
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(4, trained="0-4", buffered="7"), "0-4", version=1)
+    run.life(trains(2, "7-15"), origin=1, start_place=4, final=stands(16, handed_out="5 6"))
+    assert run.judged("0-4 7-15").reasons[6].kind == "thrown away on arrival"
+
+
+def test_jumped_over_at_the_restart() -> None:
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(5, trained="0-4"), "0-4", version=1)
+    run.life(trains(2, "8-15"), origin=1, start_place=8)
+    report = run.judged("0-4 8-15")
+    assert report.skipped == [5, 6, 7]
+    assert {reason.kind for reason in report.reasons.values()} == {"jumped over"}
+    assert report.reasons[7].text == (
+        "not handed out at save 1, and life 2 restarted the loader at 8, behind it"
+    )
+
+
+def test_never_handed_out() -> None:
+    run = Run()
+    run.life(trains(1, "0-11"), final=stands(12, trained="0-11"))
+    report = run.judged("0-11")
+    assert report.skipped == [12, 13, 14, 15]
+    assert report.reasons[12].kind == "never handed out"
+    assert report.reasons[12].text == "never handed out: the loader ended at 12"
+
+
+def test_never_handed_out_in_a_life_that_has_no_end() -> None:
+    run = Run()
+    run.life(trains(1, "0-11")).final = None
+    assert run.judged("0-11").reasons[12].text == "never handed out: the run did not end"
+
+
+def test_trained_before_the_save_and_not_in_the_restored_weights() -> None:
+    run = Run()
+    run.life(trains(1, "0-5"))
+    run.save(stands(12, trained="0-5"), "0-5", version=1)
+    run.life(trains(2, "6-15"), origin=1, start="0-4", start_place=6)
+    report = run.judged("0-4 6-15")
+    assert report.skipped == [5]
+    assert report.reasons[5].kind == "weights not restored"
+    assert (
+        report.reasons[5].text == "trained before save 1, but the weights of life 2 do not show it"
+    )
+    assert [finding.text for finding in report.findings] == [
+        "skipped",
+        "weights not restored: those of life 2 are not those of save 1",
+    ]
+
+
+def test_the_first_restart_that_lost_the_weights_is_named() -> None:
+    # 5 is trained before save 1; the weights that life 2 starts with have lost it, and so has
+    # what it saves of them.
+    run = Run()
+    run.life(trains(1, "0-5"))
+    run.save(stands(6, trained="0-5"), "0-5", version=1)
+    run.life(origin=1, start="0-4", start_place=6)
+    run.save(stands(6, settled="0-5"), "0-4", version=1)
+    run.life(trains(2, "6-15"), origin=2, start_place=6)
+    report = run.judged("0-4 6-15")
+    assert (
+        report.reasons[5].text == "trained before save 1, but the weights of life 2 do not show it"
+    )
+
+
+def test_a_skip_is_followed_back_to_the_restart_that_lost_it() -> None:
+    # 5 is in flight at save 1, and life 2 goes on at 12. 13 is in flight at save 2, and life 3
+    # goes on at 16. Both restarts have one skip each.
+    run = Run()
+    run.life(trains(1, "0-4 6-11"))
+    run.save(stands(12, trained="0-4 6-11", in_flight="5"), "0-4 6-11", version=1)
+    run.life(trains(2, "12"), origin=1, start_place=12)
+    run.save(
+        stands(16, settled="0-4 6-11", trained="12", in_flight="13", buffered="14 15"),
+        "0-4 6-12",
+        version=2,
+    )
+    run.life(trains(3, "14 15"), origin=2, start_place=16)
+    report = run.judged("0-4 6-12 14 15")
+    assert report.skipped == [5, 13]
+    assert report.reasons[5].text == f"in flight at save 1, and {BEHIND}"
+    assert report.reasons[13].text == (
+        "in flight at save 2, and life 3 restarted the loader at 16, behind it"
+    )
+
+
+def test_taken_up_again_and_lost_by_the_second_restart() -> None:
+    # In flight at both saves: life 2 answers it again, life 3 does not.
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(8, trained="0-4", in_flight="5-7"), "0-4", version=1)
+    run.life(trains(2, "6 7"), origin=1, start_place=5)
+    run.save(stands(8, settled="0-4", trained="6 7", in_flight="5"), "0-4 6 7", version=2)
+    run.life(trains(3, "8-15"), origin=2, start_place=8)
+    assert run.judged("0-4 6-15").reasons[5].text == (
+        "in flight at save 2, and life 3 restarted the loader at 8, behind it"
+    )
+
+
+def test_a_life_that_was_rolled_back_is_no_reason() -> None:
+    # Life 2 leaves 5 behind, but life 3 restarts from save 1 as well: only its own restart counts.
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(8, trained="0-4", in_flight="5-7"), "0-4", version=1)
+    run.life(origin=1, start_place=12)
+    run.life(trains(2, "6-15"), origin=1, start_place=6)
+    assert run.judged("0-4 6-15").reasons[5].text == (
+        "in flight at save 1, and life 3 restarted the loader at 6, behind it"
+    )
+
+
+def test_what_a_life_that_began_afresh_loses_has_nothing_to_do_with_saves() -> None:
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(8, trained="0-4", in_flight="5"), "0-4", version=1)
+    run.life(trains(1, "0-4 6-15"), final=stands(16, in_flight="5"))
+    assert run.judged("0-4 6-15").reasons[5].text == "still in flight when life 2 ended"
+
+
+# --- duplicated ---------------------------------------------------------------------------------
+
+
+def test_trained_before_a_save_and_again_after_the_restart() -> None:
+    run = Run()
+    run.life(trains(1, "0-7"))
+    run.save(stands(8, trained="0-7"), "0-7", version=2)
+    run.life(trains(3, "6-15"), origin=1, start_place=6)
+    report = run.judged("0-15 6 7")
+    assert findings(report) == [("lossy", "trained more than once", [6, 7])]
+    assert report.duplicated == [6, 7]
+    assert report.skipped == []
+    assert report.reasons[7].kind == "trained before a save and again"
+    assert report.reasons[7].text == "trained before save 1 and again in life 2"
+
+
+def test_the_restart_that_repeated_it_is_named() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1)
+    run.life(trains(2, "4-7"), origin=1, start_place=4)
+    run.save(stands(8, settled="0-3", trained="4-7"), "0-7", version=2)
+    run.life(trains(3, "2 4 8-15"), origin=2, start_place=2)
+    report = run.judged("0-15 2 4")
+    assert report.duplicated == [2, 4]
+    assert report.reasons[2].text == "trained before save 2 and again in life 3"
+    assert report.reasons[4].text == "trained before save 2 and again in life 3"
+
+
+def test_trained_twice_in_one_life() -> None:
+    run = Run()
+    run.life(trains(1, ALL), trains(3, "5"))
+    report = run.judged("0-15 5")
+    assert report.duplicated == [5]
+    assert report.reasons[5].kind == "trained twice in one life"
+    assert report.reasons[5].text == "trained in life 1 in steps 1 and 3"
+
+
+def test_trained_twice_in_one_step() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4 5 5 6"), trains(3, "7-15"))
+    reason = run.judged("0-15 5").reasons[5]
+    assert reason.kind == "trained twice in one life"
+    assert reason.text == "trained in life 1 2 times in step 2"
+
+
+def test_only_the_weights_show_it() -> None:
+    run = one_life()
+    report = run.judged("0-15 5 5")
+    assert report.duplicated == [5]
+    assert report.reasons[5].kind == "only the weights show it"
+
+
+def test_the_generations_of_one_training_are_not_two_trainings() -> None:
+    # Group 5 is entries 10 and 11; the weights count 10 twice, but nobody trained it twice.
+    run = Run(size=32)
+    run.life(trains(1, ALL), trains(2, ALL, generation=1))
+    report = run.judged("0-31 10", setup=Setup(group_size=2))
+    assert report.duplicated == [5]
+    assert report.partial == []
+    assert report.reasons[5].kind == "only the weights show it"
+
+
+def test_what_was_rolled_back_is_no_duplicate() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(8, trained="0-3", in_flight="4-7"), "0-3", version=1, position=4)
+    run.life(trains(2, "4-15"), origin=1, start_place=4)
+    report = run.judged(ALL)
+    assert report.verdict == "lossless"
+    assert report.rolled_back == [4, 5, 6, 7]
+
+
+# --- other losses -------------------------------------------------------------------------------
+
+
+def test_trained_though_an_uninterrupted_run_does_not() -> None:
+    report = one_life().judged(ALL, reference=expects("0-11"))
+    assert findings(report) == [
+        ("lossy", "trained, though an uninterrupted run does not", [12, 13, 14, 15])
+    ]
+    assert report.unexpected == [12, 13, 14, 15]
+    assert report.structural == [12, 13, 14, 15]
+
+
+def test_a_row_that_was_never_in_the_stream() -> None:
+    # Rows 0-11 make the stream (drop_last, say), and the weights count row 13.
+    run = Run(rows=tuple(range(12)), size=16)
+    run.life(trains(1, "0-11"), final=stands(12))
+    report = run.judged("0-11 13")
+    assert only_finding(report) == "the weights count rows that were never handed out: 13"
+    assert report.verdict == "lossy"
+
+
+def test_part_of_a_group_is_trained() -> None:
+    # Groups of 2: prompt 5 is entries 10 and 11, and only 10 is trained.
+    run = Run(size=32)
+    run.life(trains(1, ALL))
+    report = run.judged("0-10 12-31", setup=Setup(group_size=2))
+    assert findings(report) == [("lossy", "trained in part: some generations of the group", [5])]
+    assert report.partial == [5]
+    assert report.skipped == []
+
+
+def test_starved_is_not_skipped() -> None:
+    run = one_life(buffered="14 15")
+    report = run.judged("0-13")
+    assert findings(report) == [
+        ("lossy", "starved: buffered at the end, and no step took it", [14, 15])
+    ]
+    assert report.starved == [14, 15]
+    assert report.skipped == []
+    assert report.reasons[14].kind == "starved"
+    assert report.reasons[14].text == "buffered when life 1 ended, and no step took it"
+
+
+def test_what_the_uninterrupted_run_leaves_in_the_buffer_too_is_structural() -> None:
+    report = one_life(buffered="14 15").judged("0-13", reference=expects("0-13"))
+    assert report.verdict == "lossless"
+    assert report.starved == []
+    assert report.structural == [14, 15]
+
+
+# --- failed and dropped -------------------------------------------------------------------------
+
+
+def test_failed_and_dropped_prompts_are_not_skipped() -> None:
+    run = Run()
+    run.life(trains(1, "0-4 7-15"), events("failed", "5"), events("dropped", "6"))
+    report = run.judged("0-4 7-15", reference=expects("0-4 7-15", failed="5", dropped="6"))
+    assert report.verdict == "lossless"
+    assert report.failed == [5]
+    assert report.dropped == [6]
+
+
+def test_trained_comes_before_failed_and_failed_before_dropped() -> None:
+    run = Run()
+    run.life(trains(1, "0-4 6-15"), events("failed", "4 5"), events("dropped", "4 5 6"))
+    report = run.judged("0-4 6-15")
+    assert report.verdict == "lossless"
+    assert report.failed == [5]
+    assert report.dropped == []
+
+
+def test_a_failure_that_is_answered_in_a_later_try_is_none() -> None:
+    run = Run()
+    run.life(trains(1, "0-4 6-15"), events("failed", "5"), events("finished", "5"))
+    report = run.judged("0-4 6-15")
+    assert report.failed == []
+    assert report.skipped == [5]
+
+
+def test_one_failed_generation_fails_its_group() -> None:
+    run = Run(size=32)
+    run.life(
+        events("finished", "5", generation=0),
+        events("failed", "5", generation=1),
+        final=stands(16, failed="5"),
+    )
+    report = run.judged("0-9 12-31", setup=Setup(group_size=2))
+    assert report.failed == [5]
+    assert report.verdict == "lossless"
+
+
+def test_a_failure_before_the_save_is_answered_after_the_restart_and_lost() -> None:
+    run = Run()
+    run.life(trains(1, "0-4"), events("failed", "5"))
+    run.save(stands(8, trained="0-4", failed="5"), "0-4", version=1)
+    run.life(
+        events("finished", "5"), trains(2, "6-15"), origin=1, start_place=5,
+        final=stands(16, held="5"),
+    )  # fmt: skip
+    report = run.judged("0-4 6-15")
+    assert report.failed == []
+    assert report.reasons[5].kind == "held by the collector"
+
+
+@pytest.mark.parametrize("kind", ["failed", "dropped"])
+def test_what_was_given_up_counts_in_the_lineage_only(kind: str) -> None:
+    # It is given up behind the save, in a stretch that the restart rolls back.
+    run = Run()
+    run.life(trains(1, "0-4"), events(kind, "5"))
+    run.save(stands(8, trained="0-4", in_flight="5-7"), "0-4", version=1, position=5)
+    run.life(trains(2, "6-15"), origin=1, start_place=8)
+    report = run.judged("0-4 6-15")
+    assert report.skipped == [5]
+    assert report.failed == report.dropped == []
+    # And before the save it counts.
+    run.history.saves[0].position = 6
+    report = run.judged("0-4 6-15")
+    assert report.verdict == "lossless"
+    assert getattr(report, kind) == [5]
+
+
+def test_what_fails_in_the_uninterrupted_run_may_be_trained_after_a_restart() -> None:
+    # Its failure was rolled back, and the next try goes well.
+    report = one_life().judged(ALL, reference=expects("0-4 6-15", failed="5"))
+    assert report.verdict == "lossless"
+    assert report.unexpected == []
+
+
+# --- structural ---------------------------------------------------------------------------------
+
+
+class LeavesSome(Collector):
+    structural = True
+
+
+@pytest.mark.parametrize(
+    ("demand", "collector", "verdict"),
+    [
+        ("clean", Collector, "lossy"),
+        ("clean", LeavesSome, "lossless"),
+        ("lossless", Collector, "lossless"),
+        ("legacy", Collector, "undetermined"),  # for want of a legacy checkpoint
+        ("lossless or refused", Collector, "lossless"),
+    ],
+)
+def test_structural_is_a_fault_only_where_it_is_asked_for(
+    demand: Demand, collector: type[Collector], verdict: str
+) -> None:
+    run = one_life()
+    report = run.judged("0-11", reference=expects("0-11"), demand=demand, collector=collector)
+    assert report.structural == [12, 13, 14, 15]
+    assert report.verdict == verdict
+    if verdict == "lossy":
+        assert findings(report) == [
+            ("lossy", "not trained by an uninterrupted run", [12, 13, 14, 15])
+        ]
+
+
+def test_a_stream_that_ends_early_is_structural() -> None:
+    run = Run(rows=tuple(range(12)), size=16)
+    run.life(trains(1, "0-11"))
+    report = run.judged("0-11", demand="clean")
+    assert report.structural == [12, 13, 14, 15]
+    assert report.verdict == "lossy"
+
+
+def test_what_drop_last_leaves_out_is_no_part_of_the_stream() -> None:
+    run = Run(rows=tuple(range(16)), size=18)
+    run.life(trains(1, ALL))
+    report = run.judged(ALL, demand="clean", setup=Setup(prompts=18, drop_last=True))
+    assert report.structural == []
+    assert report.verdict == "lossless"
+
+
+# --- several passes -----------------------------------------------------------------------------
+
+TWICE = (0, 1, 2, 3, 0, 1, 2, 3)
+"""Two passes over four rows: row 1 has the places 1 and 5."""
+
+TWO_PASSES = Setup(prompts=4, passes=2)
+
+
+def two_passes() -> Run:
+    return Run(rows=TWICE)
+
+
+def test_every_place_of_a_row_is_trained_once() -> None:
+    run = two_passes()
+    run.life(trains(1, "0-7"))
+    report = run.judged("0-3 0-3", setup=TWO_PASSES)
+    assert report.verdict == "lossless"
+    assert report.structural == []
+
+
+def test_the_last_place_of_a_row_is_the_one_that_is_missing() -> None:
+    run = two_passes()
+    run.life(trains(1, "0-4 6 7"), final=stands(8, in_flight="5"))
+    report = run.judged("0-3 0 2 3", setup=TWO_PASSES)
+    assert report.skipped == [5]
+    assert report.reasons[5].text == "still in flight when life 1 ended"
+
+
+def test_a_surplus_is_that_of_the_last_place() -> None:
+    run = two_passes()
+    run.life(trains(1, "0-7"), trains(2, "5"))
+    report = run.judged("0-3 0-3 1", setup=TWO_PASSES)
+    assert report.duplicated == [5]
+    assert report.reasons[5].text == "trained in life 1 in steps 1 and 2"
+
+
+def test_what_was_lost_in_an_earlier_pass_has_the_reason() -> None:
+    # Row 1 is lost at 1, in flight at the save, and trained at 5.
+    run = two_passes()
+    run.life(trains(1, "0 2 3"))
+    run.save(stands(4, trained="0 2 3", in_flight="1"), "0 2 3", version=1)
+    run.life(trains(2, "4-7"), origin=1, start_place=4)
+    report = run.judged("0 2 3 0-3", setup=TWO_PASSES)
+    assert report.skipped == [5]
+    assert report.reasons[5].kind == "in flight at a save"
+    assert report.reasons[5].text == (
+        "its row was lost at 1, in another pass: in flight at save 1, and life 2 restarted the "
+        "loader at 4, behind it"
+    )
+
+
+def test_what_was_repeated_in_an_earlier_pass_has_the_reason() -> None:
+    run = two_passes()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1)
+    run.life(trains(2, "1 4-7"), origin=1, start_place=0)
+    report = run.judged("0-3 0-3 1", setup=TWO_PASSES)
+    assert report.duplicated == [5]
+    assert report.reasons[5].kind == "trained before a save and again"
+    assert report.reasons[5].text == (
+        "its row was repeated at 1, in another pass: trained before save 1 and again in life 2"
+    )
+
+
+def test_both_places_of_a_row_are_lost() -> None:
+    run = two_passes()
+    run.life(trains(1, "0 2 3"))
+    run.save(stands(4, trained="0 2 3", in_flight="1"), "0 2 3", version=1)
+    run.life(trains(2, "4 6 7"), origin=1, start_place=4, final=stands(8, in_flight="5"))
+    report = run.judged("0 2 3 0 2 3", setup=TWO_PASSES)
+    assert report.skipped == [1, 5]
+    assert report.reasons[1].kind == "in flight at a save"
+    assert report.reasons[5].kind == "still in flight"
+
+
+def test_two_of_three_places_are_lost_each_with_its_own_reason() -> None:
+    # Row 1 has 1, 3 and 5; it is trained once, at 5. The weights miss the places 3 and 5 then.
+    run = Run(rows=(0, 1, 0, 1, 0, 1))
+    run.life(trains(1, "0 2 4 5"), final=stands(6, in_flight="1", held="3"))
+    report = run.judged("0 0 0 1", setup=Setup(prompts=2, passes=3))
+    assert report.skipped == [3, 5]
+    assert report.reasons[3].text == "finished in life 1, and never put in the buffer"
+    assert report.reasons[5].text == (
+        "its row was lost at 1, in another pass: still in flight when life 1 ended"
+    )
+
+
+def test_starved_in_an_earlier_pass() -> None:
+    run = two_passes()
+    run.life(trains(1, "0 2-7"), final=stands(8, buffered="1"))
+    report = run.judged("0-3 0 2 3", setup=TWO_PASSES)
+    assert report.starved == [5]
+    assert report.skipped == []
+
+
+@pytest.mark.parametrize("kind", ["failed", "dropped"])
+def test_the_place_that_was_given_up_is_the_one_that_is_not_trained(kind: str) -> None:
+    # Row 1 failed at 1: its one training is the one of 5.
+    run = two_passes()
+    run.life(events(kind, "1"), trains(1, "0 2-7"))
+    report = run.judged("0-3 0 2 3", setup=TWO_PASSES)
+    assert report.verdict == "lossless"
+    assert getattr(report, kind) == [1]
+
+
+def test_a_given_up_place_is_not_where_its_row_was_lost() -> None:
+    # Row 1 has 1, 3 and 5: 1 failed, 3 was lost, 5 was trained. The weights count it once.
+    run = Run(rows=(0, 1, 0, 1, 0, 1))
+    run.life(
+        events("failed", "1"), trains(1, "0 2 4 5"), final=stands(6, failed="1", in_flight="3")
+    )
+    report = run.judged("0 0 0 1", setup=Setup(prompts=2, passes=3))
+    assert report.skipped == [5]
+    assert report.failed == [1]
+    assert report.reasons[5].text == (
+        "its row was lost at 3, in another pass: still in flight when life 1 ended"
+    )
+
+
+def test_a_place_that_is_not_expected_takes_no_training_from_one_that_is() -> None:
+    # The uninterrupted run leaves place 1 out, and trains row 1 at 5; so does this one.
+    run = two_passes()
+    run.life(trains(1, "0 2-7"))
+    reference = expects("0 2-7", rows=TWICE)
+    report = run.judged("0-3 0 2 3", setup=TWO_PASSES, reference=reference)
+    assert report.verdict == "lossless"
+    assert report.unexpected == report.skipped == []
+    assert report.structural == [1]
+    # Trained twice, it is the place that was not expected that is one too many.
+    report = run.judged("0-3 0-3", setup=TWO_PASSES, reference=reference)
+    assert report.unexpected == [1]
+    assert report.duplicated == []
+
+
+def test_passes_in_an_order_of_their_own() -> None:
+    # Row 0 has the places 0 and 7, row 3 has 3 and 4: the missing place of row 0 is 7.
+    run = Run(rows=(0, 1, 2, 3, 3, 2, 1, 0))
+    run.life(trains(1, "0-6"), final=stands(8, held="7"))
+    report = run.judged("0-3 1-3", setup=TWO_PASSES)
+    assert report.skipped == [7]
+
+
+# --- endless streams ----------------------------------------------------------------------------
+
+
+class Endless(Collector):
+    stream = "endless"
+
+
+def endless() -> Run:
+    """Six prompts in batches of four: the loader hands out 0-7, where 6 and 7 are rows 0 and 1."""
+    return Run(rows=(0, 1, 2, 3, 4, 5, 0, 1))
+
+
+SIX = Setup(prompts=6)
+
+
+@pytest.mark.parametrize("trained", ["0-5", "0-5 0", "0-5 0 1"])
+def test_what_comes_behind_the_expected_prompts_of_an_endless_stream_is_free(trained: str) -> None:
+    run = endless()
+    ordinals = {"0-5": "0-5", "0-5 0": "0-6", "0-5 0 1": "0-7"}[trained]
+    run.life(trains(1, ordinals), final=stands(8))
+    for reference in (expects("0-5", rows=run.history.rows), expects("0-7", rows=run.history.rows)):
+        for demand in ("lossless", "clean"):
+            report = run.judged(
+                trained, collector=Endless, setup=SIX, reference=reference, demand=demand
+            )
+            assert report.findings == ()
+            assert report.structural == []
+
+
+def test_a_repeat_in_an_endless_stream_does_not_pass_for_the_next_prompt_of_its_row() -> None:
+    # Row 0 is trained twice at place 0, and never at 6.
+    run = endless()
+    run.life(trains(1, "0-5"), trains(2, "0"), final=stands(8))
+    report = run.judged("0-5 0", collector=Endless, setup=SIX)
+    assert report.duplicated == [0]
+    assert report.reasons[0].text == "trained in life 1 in steps 1 and 2"
+
+
+def test_a_finite_stream_has_an_end() -> None:
+    run = endless()
+    run.life(trains(1, "0-6"), final=stands(8))
+    reference = expects("0-5", rows=run.history.rows)
+    assert run.judged("0-5 0", setup=SIX, reference=reference).unexpected == [6]
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+class InOrder(Collector):
+    order = "stream"
+
+
+def test_trained_out_of_the_order_of_the_stream() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "8-11"), trains(3, "4-7"), trains(4, "12-15"))
+    report = run.judged(ALL, collector=InOrder)
+    assert findings(report) == [("lossy", "trained out of the order of the stream", [4, 5, 6, 7])]
+    assert run.judged(ALL).verdict == "lossless"
+
+
+def test_order_goes_on_over_a_restart_and_forgets_what_was_rolled_back() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(8, trained="0-3", in_flight="4-7"), "0-3", version=1, position=4)
+    run.life(trains(2, "4-15"), origin=1, start_place=4)
+    assert run.judged(ALL, collector=InOrder).verdict == "lossless"
+    # With 8 trained before the save, 4-7 come too late after it.
+    run.history.lives[0].events[4:] = trains(2, "8")
+    run.history.saves[0].position = 5
+    run.history.lives[1].events = trains(3, "4-7 9-15")
+    report = run.judged(ALL, collector=InOrder)
+    assert [list(f.ordinals) for f in report.findings if "order" in f.text] == [[4, 5, 6, 7]]
+
+
+def test_the_generations_of_a_group_are_no_disorder() -> None:
+    run = Run(size=32)
+    both = [event for o in ROWS for g in (0, 1) for event in trains(1 + o // 4, str(o), g)]
+    run.life(both)
+    report = run.judged("0-31", collector=InOrder, setup=Setup(group_size=2))
+    assert report.verdict == "lossless"
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+def published() -> Run:
+    """Life 1 publishes save 1 at step 1 and save 2 at step 2."""
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1, position=4)
+    run.save(stands(8, trained="0-7"), "0-7", version=2)
+    return run
+
+
+def test_a_silent_restart_from_an_older_checkpoint() -> None:
+    run = published()
+    run.life(trains(2, "4-15"), origin=1, wanted=2, start_place=4)
+    report = run.judged(ALL)
+    assert only_finding(report) == (
+        "silent restart: life 2 began from save 1, with weights of step 1, though save 2 with "
+        "step 2 was published"
+    )
+    assert report.verdict == "lossy"
+
+
+def test_a_silent_restart_from_nothing() -> None:
+    run = published()
+    run.life(trains(1, ALL), wanted=2)
+    assert only_finding(run.judged(ALL)) == (
+        "silent restart: life 2 began afresh, with weights of step 0, though save 2 with step 2 "
+        "was published"
+    )
+
+
+@pytest.mark.parametrize(
+    ("origin", "wanted"),
+    [
+        (2, 2),
+        (1, 1),  # the script says `restart from 0`
+        (None, None),  # the script says `restart afresh`
+        (2, 1),  # newer than asked for
+    ],
+)
+def test_no_silent_restart(origin: int | None, wanted: int | None) -> None:
+    run = published()
+    run.life(origin=origin).wanted = wanted
+    assert not [f for f in run.judged(None).findings if "silent" in f.text]
+
+
+def test_another_checkpoint_with_weights_as_new_is_no_silent_restart() -> None:
+    run = published()
+    run.save(stands(12, trained="0-7", in_flight="8-11"), "0-7", version=2)
+    run.life(trains(3, "8-15"), origin=2, wanted=3, start_place=8)
+    assert run.judged(ALL).verdict == "lossless"
+
+
+def test_weights_not_restored() -> None:
+    # The weights of the new life are empty: everything is there once, and 0-3 only by a repeat.
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1)
+    run.life(trains(1, ALL), origin=1, start="", start_place=0)
+    assert only_finding(run.judged(ALL)) == (
+        "weights not restored: those of life 2 are not those of save 1"
+    )
+
+
+def test_an_answer_older_than_the_restored_weights() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(8, trained="0-3", in_flight="4-7"), "0-3", version=1)
+    run.life(
+        events("dispatched", "4-6", 1), events("dispatched", "7", 0), trains(2, "4-15"),
+        origin=1, start_place=4,
+    )  # fmt: skip
+    report = run.judged(ALL)
+    assert findings(report) == [("lossy", "answered by weights older than the restored ones", [7])]
+
+
+def test_a_restored_answer_may_be_old() -> None:
+    # 4-7 were answered by weights 0, and come with the buffer: life 2 dispatches none of them.
+    run = Run()
+    run.life(events("dispatched", "0-7", 0), trains(1, "0-3"))
+    run.save(stands(8, trained="0-3", buffered="4-7"), "0-3", version=1)
+    run.life(
+        events("buffered", "4-7"), trains(2, "4-7"), events("dispatched", "8-15", 1),
+        trains(3, "8-15"), origin=1, start_place=8,
+    )  # fmt: skip
+    assert run.judged(ALL).verdict == "lossless"
+
+
+def test_an_old_answer_that_is_not_trained_does_no_harm() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1)
+    run.life(
+        events("dispatched", "4", 0), events("failed", "4"), events("dispatched", "4", 1),
+        trains(2, "4-15"), origin=1, start_place=4,
+    )  # fmt: skip
+    assert run.judged(ALL).verdict == "lossless"
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "over"), [(4, 4, False), (4, 5, True), (None, 16, False)]
+)
+def test_over_the_limit_in_flight(limit: int | None, most: int, over: bool) -> None:
+    run = Run()
+    run.life(trains(1, ALL), most_in_flight=most)
+    report = run.judged(ALL, setup=Setup(max_in_flight=limit))
+    assert (report.verdict == "lossy") is over
+    if over:
+        assert only_finding(report) == "life 1 had 5 prompts in flight, over its limit of 4"
+
+
+def test_regenerated_is_counted_and_no_fault() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(8, trained="0-3", buffered="4 5", in_flight="6 7"), "0-3", version=1)
+    run.life(
+        events("dispatched", "4-15", 1), trains(2, "4-15"),
+        origin=1, start_place=4, load_buffer=False,
+    )  # fmt: skip
+    report = run.judged(ALL)
+    assert report.verdict == "lossless"
+    assert report.regenerated == [4, 5]
+
+
+def test_rolled_back_over_several_lives() -> None:
+    # Life 1 trains 4-7 behind save 1, life 2 trains 4-11 from there and all of it is lost too:
+    # life 3 restarts from save 1. Nothing of life 3 is rolled back.
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1, position=4)
+    run.life(trains(2, "4-7"), trains(3, "8-11"), origin=1, start_place=4)
+    run.life(trains(2, "4-15"), origin=1, start_place=4)
+    report = run.judged(ALL)
+    assert report.rolled_back == numbers("4-11")
+    assert report.verdict == "lossless"
+
+
+# --- legacy -------------------------------------------------------------------------------------
+
+
+def legacy(*, warned: bool = True) -> Run:
+    """Save 1 is a legacy one, with 5 in flight and 6 buffered; life 2 goes on at 8."""
+    run = Run()
+    run.life(trains(1, "0-4"))
+    run.save(stands(8, trained="0-4", in_flight="5 7", buffered="6"), "0-4", version=1, legacy=True)
+    run.life(trains(2, "6 8-15"), origin=1, start_place=8, warned=warned)
+    return run
+
+
+def test_skips_of_what_was_out_at_a_legacy_save_are_excused() -> None:
+    report = legacy().judged("0-4 6 8-15", demand="legacy")
+    assert report.verdict == "lossless"
+    assert report.passed
+    assert report.skipped == report.excused == [5, 7]
+    assert report.reasons[5].kind == "in flight at a save"
+
+
+def test_they_are_excused_by_the_demand_only() -> None:
+    report = legacy().judged("0-4 6 8-15")
+    assert findings(report) == [("lossy", "skipped", [5, 7])]
+    assert report.excused == []
+
+
+def test_other_skips_are_not_excused() -> None:
+    report = legacy().judged("0-4 6 8 10-15", demand="legacy")
+    assert findings(report) == [("lossy", "skipped", [9])]
+    assert report.skipped == [5, 7, 9]
+    assert report.excused == [5, 7]
+
+
+def test_a_legacy_restart_without_a_warning() -> None:
+    class Odd(Collector):
+        legacy_warning = "old (format|way)"
+
+    report = legacy(warned=False).judged("0-4 6 8-15", demand="legacy", collector=Odd)
+    assert only_finding(report) == (
+        "life 2 descends from a legacy checkpoint and gave no warning that matches "
+        "'old (format|way)'"
+    )
+    assert report.verdict == "lossy"
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_duplicates_are_never_excused_in_a_legacy_run(delivery: Any) -> None:
+    collector = type("Declares", (Collector,), {"delivery": delivery})
+    run = Run()
+    run.life(trains(1, "0 2-4"))
+    run.save(stands(8, trained="0 2-4", in_flight="1"), "0 2-4", version=1, legacy=True)
+    run.life(trains(2, "1 2 5-15"), origin=1, start_place=1, warned=True)
+    report = run.judged("0-15 2", demand="legacy", collector=collector)
+    assert findings(report) == [("lossy", "trained more than once", [2])]
+    assert report.excused == []
+
+
+def descendants(*, warned: bool = True, first_is_legacy: bool = True) -> Run:
+    """Three lives; 5 is out at save 1 and 9 at save 2, and both are left behind."""
+    run = Run()
+    run.life(trains(1, "0-4 6 7"))
+    run.save(
+        stands(8, trained="0-4 6 7", in_flight="5"), "0-4 6 7", version=1, legacy=first_is_legacy
+    )
+    run.life(trains(2, "8 10"), origin=1, start_place=8, warned=True)
+    run.save(
+        stands(12, settled="0-4 6 7", trained="8 10", in_flight="9 11"),
+        "0-4 6-8 10",
+        version=2,
+        legacy=not first_is_legacy,
+    )
+    run.life(trains(3, "11-15"), origin=2, start_place=11, warned=warned)
+    return run
+
+
+LEFT_BEHIND = "0-4 6-8 10-15"
+
+
+def test_what_descends_from_a_legacy_checkpoint_keeps_the_old_behaviour() -> None:
+    report = descendants().judged(LEFT_BEHIND, demand="legacy")
+    assert report.verdict == "lossless"
+    assert report.excused == [5, 9]
+
+
+def test_what_descends_from_a_legacy_checkpoint_warns() -> None:
+    report = descendants(warned=False).judged(LEFT_BEHIND, demand="legacy")
+    assert only_finding(report).startswith("life 3 descends from a legacy checkpoint")
+
+
+def test_a_loss_before_the_legacy_checkpoint_is_not_excused() -> None:
+    # Save 1 has its ordinals: leaving 5 behind there has nothing to do with save 2.
+    report = descendants(first_is_legacy=False).judged(LEFT_BEHIND, demand="legacy")
+    assert findings(report) == [("lossy", "skipped", [5])]
+    assert report.excused == [9]
+
+
+def test_no_warning_is_asked_for_before_the_legacy_checkpoint() -> None:
+    run = descendants(first_is_legacy=False)
+    run.history.lives[1].warned = False
+    assert not [f for f in run.judged(LEFT_BEHIND, demand="legacy").findings if "warning" in f.text]
+
+
+def test_a_life_outside_of_the_lineage_need_not_warn() -> None:
+    # Life 2 restarts from the legacy save 1, life 3 begins afresh.
+    run = legacy(warned=False)
+    run.life(trains(1, ALL))
+    assert run.judged(ALL).verdict == "lossless"
+
+
+def test_the_lost_place_of_a_row_is_the_excused_one() -> None:
+    # Row 1 is in flight at the legacy save, at place 1; what the weights miss is its last place.
+    run = two_passes()
+    run.life(trains(1, "0 2 3"))
+    run.save(stands(4, trained="0 2 3", in_flight="1"), "0 2 3", version=1, legacy=True)
+    run.life(trains(2, "4-7"), origin=1, start_place=4, warned=True)
+    report = run.judged("0 2 3 0-3", demand="legacy", setup=TWO_PASSES)
+    assert report.verdict == "lossless"
+    assert report.excused == [5]
+
+
+def test_without_a_legacy_checkpoint_nothing_is_shown_about_one() -> None:
+    run = legacy()
+    run.history.saves[0].legacy = False
+    report = run.judged("0-4 6 8-15", demand="legacy")
+    assert only_finding(report) == "not reached: resumed from a legacy checkpoint"
+    assert report.verdict == "undetermined"
+    assert not report.passed
+    # A collector that makes none has a reason.
+    why = Missed("downgrade", "the collector has no downgrade", throttled=True)
+    report = run.judged("0-4 6 8-15", demand="legacy", missed=(why,))
+    assert report.verdict == "lossless"
+    assert report.unreached == (
+        "not reached: resumed from a legacy checkpoint (downgrade: the collector has no downgrade)"
+    )
+
+
+# --- at least once ------------------------------------------------------------------------------
+
+
+class AtLeastOnce(Collector):
+    delivery = "at_least_once"
+
+
+def repeats(again: str) -> Run:
+    """At save 1 all of 0-7 but 2 is trained; life 2 goes on at 2, and repeats some."""
+    run = Run()
+    run.life(trains(1, "0 1 3-7"))
+    run.save(stands(8, trained="0 1 3-7", in_flight="2"), "0 1 3-7", version=1)
+    run.life(trains(2, f"2 {again} 8-15"), origin=1, start_place=2)
+    return run
+
+
+def test_a_repeat_above_the_lowest_unsettled_is_allowed() -> None:
+    report = repeats("3-7").judged("0-15 3-7", collector=AtLeastOnce)
+    assert report.verdict == "lossless"
+    assert report.duplicated == report.excused == [3, 4, 5, 6, 7]
+    assert report.reasons[3].kind == "trained before a save and again"
+    assert repeats("3-7").judged("0-15 3-7").verdict == "lossy"
+
+
+def test_a_repeat_below_the_lowest_unsettled_is_not() -> None:
+    report = repeats("1 3").judged("0-15 1 3", collector=AtLeastOnce)
+    assert findings(report) == [("lossy", "trained more than once", [1])]
+    assert report.excused == [3]
+
+
+def test_one_repeat_a_restart_is_allowed() -> None:
+    report = repeats("3 3").judged("0-15 3 3", collector=AtLeastOnce)
+    assert report.duplicated == [3]
+    assert report.excused == []
+    assert report.verdict == "lossy"
+
+
+def test_what_was_not_trained_at_the_save_may_not_be_repeated() -> None:
+    # 8 is new to life 2, and 2 was in flight.
+    report = repeats("2 8").judged("0-15 2 8", collector=AtLeastOnce)
+    assert findings(report) == [("lossy", "trained more than once", [2, 8])]
+
+
+def test_with_nothing_out_no_repeat_is_allowed() -> None:
+    run = Run()
+    run.life(trains(1, "0-7"))
+    run.save(stands(8, trained="0-7"), "0-7", version=2)
+    run.life(trains(3, "7-15"), origin=1, start_place=7)
+    assert run.judged("0-15 7", collector=AtLeastOnce).verdict == "lossy"
+
+
+def test_a_second_restart_allows_a_second_repeat() -> None:
+    # 2 is out at both saves, so 3 may be trained again after each.
+    run = Run()
+    run.life(trains(1, "0 1 3"))
+    run.save(stands(4, trained="0 1 3", in_flight="2"), "0 1 3", version=1)
+    run.life(trains(2, "3"), origin=1, start_place=2)
+    run.save(stands(4, settled="0 1", trained="3", in_flight="2"), "0 1 3 3", version=2)
+    run.life(trains(3, "2-15"), origin=2, start_place=2)
+    report = run.judged("0-15 3 3", collector=AtLeastOnce)
+    assert report.verdict == "lossless"
+    assert report.excused == [3]
+    assert run.judged("0-15 3 3 3", collector=AtLeastOnce).verdict == "lossy"
+
+
+def test_the_repeated_place_of_a_row_is_the_allowed_one() -> None:
+    # Row 2 is repeated at 2, as is allowed there; the weights give the surplus to its last place.
+    run = two_passes()
+    run.life(trains(1, "0 2 3"))
+    run.save(stands(4, trained="0 2 3", in_flight="1"), "0 2 3", version=1)
+    run.life(trains(2, "1-7"), origin=1, start_place=1)
+    report = run.judged("0-3 0-3 2 3", setup=TWO_PASSES, collector=AtLeastOnce)
+    assert report.verdict == "lossless"
+    assert report.duplicated == report.excused == [6, 7]
+    assert run.judged("0-3 0-3 0", setup=TWO_PASSES, collector=AtLeastOnce).excused == []
+
+
+def test_skips_are_never_allowed() -> None:
+    report = repeats("3").judged("0 1 3-15 3", collector=AtLeastOnce)
+    assert findings(report) == [("lossy", "skipped", [2])]
+
+
+# --- runs that came to no end -------------------------------------------------------------------
+
+
+def cut_short() -> Run:
+    """The restart from save 1 raised: life 2 never ran."""
+    run = published()
+    life = run.life(origin=2, final=stands(0))
+    life.start_counts = ()
+    return run
+
+
+def test_an_error() -> None:
+    error = ValueError("no such file")
+    report = cut_short().judged(None, error=error)
+    assert only_finding(report) == "ValueError: no such file"
+    assert report.verdict == "error"
+    assert report.error is error
+    assert report.skipped == report.duplicated == report.unexpected == []
+    assert dict(report.reasons) == {}
+
+
+def test_a_hang() -> None:
+    report = cut_short().judged(None, hang="save does not return")
+    assert only_finding(report) == "save does not return"
+    assert report.verdict == "hang"
+
+
+def test_a_refusal() -> None:
+    refusal = RuntimeError("other data")
+    report = cut_short().judged(None, refusal=refusal)
+    assert only_finding(report) == "refused to resume: RuntimeError: other data"
+    assert report.verdict == "refused"
+    assert report.error is refusal
+    assert not report.passed
+    allowed = cut_short().judged(None, refusal=refusal, demand="lossless or refused")
+    assert allowed.verdict == "refused"
+    assert allowed.passed
+
+
+def test_no_final_weights_and_nobody_says_why() -> None:
+    report = cut_short().judged(None)
+    assert only_finding(report) == "the run has no final weights"
+    assert report.verdict == "undetermined"
+
+
+@pytest.mark.parametrize("how", ["error", "refusal"])
+def test_a_latest_that_raises_is_no_silent_restart(how: str) -> None:
+    # It was asked for save 2 and has chosen nothing: there is no origin, and no life that ran.
+    run = cut_short()
+    run.history.lives[1].origin = None
+    run.history.lives[1].wanted = 2
+    report = run.judged(None, **{how: ValueError("torn")})
+    assert len(report.findings) == 1
+    assert report.verdict == {"error": "error", "refusal": "refused"}[how]
+
+
+def test_a_legacy_checkpoint_that_is_refused_needs_no_warning() -> None:
+    run = cut_short()
+    run.history.saves[1].legacy = True
+    report = run.judged(None, refusal=ValueError("an old format"), demand="legacy")
+    assert [finding.verdict for finding in report.findings] == ["refused"]
+
+
+def test_a_hang_in_a_legacy_run_is_no_missing_warning() -> None:
+    # What a life has said is known at its end only, and this one has none.
+    run = legacy(warned=False)
+    run.history.lives[-1].final = None
+    report = run.judged(None, hang="a call does not return", demand="legacy")
+    assert [finding.verdict for finding in report.findings] == ["hang"]
+
+
+def test_a_silent_restart_is_told_of_a_run_that_hangs_later() -> None:
+    run = published()
+    run.life(origin=1, wanted=2, start_place=4)
+    report = run.judged(None, hang="it stands")
+    assert [f.verdict for f in report.findings] == ["lossy", "hang"]
+    assert report.verdict == "lossy"
+
+
+def test_nothing_was_played() -> None:
+    report = Run().judged(None)
+    assert report.verdict == "undetermined"
+    assert "nothing was played" in [finding.text for finding in report.findings]
+
+
+def test_a_history_without_lives_is_judged_without_a_crash() -> None:
+    report = Run().judged("0-14")
+    assert report.skipped == [15]
+    assert {f.verdict for f in report.findings} == {"lossy", "undetermined"}
+    empty = judge(
+        Asked(Timeline.parse("drain"), Setup()), expects("0-3"), Played(History(), []), Collector
+    )
+    assert empty.skipped == [0, 1, 2, 3]
+    assert not empty.passed
+
+
+def test_an_uninterrupted_run_that_trains_nothing_shows_nothing() -> None:
+    run = Run()
+    run.life(final=stands(16))
+    report = run.judged("", reference=expects("", dropped=ALL))
+    assert "the uninterrupted run trains nothing, so nothing is shown" in [
+        finding.text for finding in report.findings if finding.verdict == "undetermined"
+    ]
+    assert not report.passed
+
+
+def test_weights_of_another_size_count_for_what_they_have() -> None:
+    run = Run(size=12)
+    run.life(trains(1, ALL))
+    assert run.judged("0-11").skipped == [12, 13, 14, 15]
+
+
+# --- worst wins ---------------------------------------------------------------------------------
+
+
+def test_the_worst_wins_and_all_are_listed_worst_first() -> None:
+    run = Run()
+    run.life(trains(1, "0-4 6-15"), final=stands(16, in_flight="5"))
+    report = run.judged(
+        "0-4 6-15 7",
+        error=ValueError("a"),
+        refusal=ValueError("b"),
+        hang="c",
+        must_reach=("resumed",),
+    )
+    assert [f.verdict for f in report.findings] == [
+        "lossy",
+        "lossy",
+        "error",
+        "hang",
+        "refused",
+        "undetermined",
+    ]
+    assert [f.text for f in report.findings[:2]] == ["skipped", "trained more than once"]
+    assert report.verdict == "lossy"
+
+
+@pytest.mark.parametrize(
+    ("played", "verdict"),
+    [
+        ({"error": ValueError(), "hang": "x", "refusal": ValueError()}, "error"),
+        ({"hang": "x", "refusal": ValueError()}, "hang"),
+        ({"refusal": ValueError()}, "refused"),
+        ({}, "undetermined"),
+    ],
+    ids=["error", "hang", "refused", "undetermined"],
+)
+def test_each_verdict_is_worse_than_the_next(played: dict[str, Any], verdict: str) -> None:
+    assert cut_short().judged(None, **played).verdict == verdict
+
+
+DEMANDS: tuple[Demand, ...] = ("lossless", "clean", "legacy", "lossless or refused")
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+@pytest.mark.parametrize("verdict", WORST_LAST)
+def test_what_passes(demand: Demand, verdict: Any) -> None:
+    report = replace(one_life().judged(ALL), verdict=verdict, demand=demand)
+    passes = verdict == "lossless" or (verdict, demand) == ("refused", "lossless or refused")
+    assert report.passed is passes
+
+
+# --- reached ------------------------------------------------------------------------------------
+
+STATE = "saved with prompts in flight"
+
+
+def unmet(**played: Any) -> AuditReport:
+    """A run that was to save with prompts in flight, and saved with nothing out."""
+    run = Run()
+    run.life(trains(1, ALL))
+    standing = played.pop("standing", stands(16, trained=ALL))
+    run.save(standing, ALL, version=4)
+    return run.judged(ALL, must_reach=("saved", STATE), **played)
+
+
+def test_a_state_that_was_to_be_reached_is_missed() -> None:
+    report = unmet()
+    assert only_finding(report) == f"not reached: {STATE}"
+    assert report.verdict == "undetermined"
+    assert not report.passed
+    assert report.unreached is None
+
+
+def test_the_steps_that_could_not_be_done_are_told() -> None:
+    missed = (Missed("finish 9", "it was not handed out", throttled=False),)
+    assert only_finding(unmet(missed=missed)) == (
+        f"not reached: {STATE} (finish 9: it was not handed out)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("played", "why"),
+    [
+        (
+            {"missed": (Missed("hand_out 12", "it does not ask for more", throttled=True),)},
+            " (hand_out 12: it does not ask for more)",
+        ),
+        ({"gated": False}, ", with the loader's gate open"),
+        (
+            {"standing": stands(16, trained="0-14", held="15")},
+            ", with finished prompts held by the collector",
+        ),
+    ],
+    ids=["throttled", "gate-open", "held"],
+)
+def test_what_its_own_way_of_working_prevents_is_unreached(
+    played: dict[str, Any], why: str
+) -> None:
+    report = unmet(**played)
+    assert report.unreached == f"not reached: {STATE}{why}"
+    assert report.verdict == "lossless"
+
+
+def test_unreached_is_no_excuse_for_a_loss() -> None:
+    run = one_life()
+    missed = (Missed("hand_out 12", "it does not ask for more", throttled=True),)
+    report = run.judged("0-14", must_reach=(STATE,), missed=missed)
+    assert report.verdict == "lossy"
+    assert report.unreached is not None
+
+
+def test_a_state_that_depends_on_the_collector() -> None:
+    report = one_life().judged(ALL, may_reach=("resumed", STATE))
+    assert report.verdict == "lossless"
+    assert report.unreached == f"this collector never came to: resumed; {STATE}"
+
+
+def test_all_is_reached() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(8, trained="0-3", in_flight="4-7"), "0-3", version=1)
+    run.life(trains(2, "4-15"), origin=1, start_place=4)
+    report = run.judged(ALL, must_reach=("saved", "resumed"), may_reach=(STATE,))
+    assert report.verdict == "lossless"
+    assert report.unreached is None
+    assert {"saved", "resumed", STATE} <= report.states
+
+
+def test_a_run_that_came_to_no_end_need_not_have_reached_anything() -> None:
+    report = cut_short().judged(None, error=ValueError("x"), must_reach=(STATE,))
+    assert [finding.verdict for finding in report.findings] == ["error"]
+    assert report.unreached is None
+
+
+# --- the case that names the project ------------------------------------------------------------
+
+
+def the_case(start: int, life: list[Event], **fields: Any) -> Run:
+    """0-3 are trained, 4 6 7 10 buffered, 5 8 9 11 in flight, the loader is at 12."""
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(12, trained="0-3", buffered="4 6 7 10", in_flight="5 8 9 11"), "0-3", version=1)
+    run.life(life, origin=1, start_place=start, **fields)
+    return run
+
+
+def test_the_old_way() -> None:
+    report = the_case(12, trains(2, "4 6 7 10 12-15")).judged("0-4 6 7 10 12-15")
+    assert report.skipped == [5, 8, 9, 11]
+    assert {reason.text for reason in report.reasons.values()} == {
+        f"in flight at save 1, and {BEHIND}"
+    }
+
+
+def test_the_old_way_without_the_buffer() -> None:
+    report = the_case(12, trains(2, "12-15"), load_buffer=False).judged("0-3 12-15")
+    assert report.skipped == numbers("4-11")
+    kinds = [report.reasons[ordinal].kind for ordinal in (4, 5)]
+    assert kinds == ["buffered at a save, buffer not loaded", "in flight at a save"]
+
+
+def test_the_new_way() -> None:
+    report = the_case(4, trains(2, "4-15")).judged(ALL)
+    assert report.verdict == "lossless"
+
+
+def test_the_ordinals_of_a_report_are_sorted() -> None:
+    assert Ordinals({9, 1, 5}) == [1, 5, 9]
+    assert Ordinals(()).report is None
+
+
+def test_there_are_enough_weights_in_these_tests() -> None:
+    # The helper, not the code: a repeat is counted, and a range includes its end.
+    assert weights("0-2 2", 4) == [1, 1, 2, 0]
+    assert math.prod(weights(ALL)) == 1

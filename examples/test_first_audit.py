@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pytest_resume_audit import Collector, Prompt, Rig, Rollout, assert_skipped
+from pytest_resume_audit import Collector, Prompt, ResumeAudit, Rig, Rollout, assert_skipped
 
 torch = pytest.importorskip("torch", reason="the example trains a torch module")
 stateful_dataloader = pytest.importorskip(
@@ -158,28 +158,28 @@ def publish(state: dict[str, Any], root: Path) -> None:
 # --- the tests ----------------------------------------------------------------------------------
 
 
-@pytest.mark.resume_audit(collector=OldWay, timelines=["clean", "idle-save"])
-def test_the_old_way_looks_right(resume_audit: Any) -> None:
+@pytest.mark.resume_audit(OldWay, timelines=["clean", "idle-save"])
+def test_the_old_way_looks_right(resume_audit: ResumeAudit) -> None:
     """It is: while nothing crashes, and when nothing is in flight at the save."""
     resume_audit()
 
 
 @pytest.mark.xfail(reason="what is in flight at the save is lost", raises=AssertionError)
-@pytest.mark.resume_audit(collector=OldWay, timelines="mid-flight")
-def test_the_old_way(resume_audit: Any) -> None:
+@pytest.mark.resume_audit(OldWay, timelines="mid-flight")
+def test_the_old_way(resume_audit: ResumeAudit) -> None:
     """Fails. Take off the first mark, and so does the test run."""
     resume_audit()
 
 
-@pytest.mark.resume_audit(collector=OldWay, timelines="mid-flight")
-def test_a_known_loss(resume_audit: Any) -> None:
+@pytest.mark.resume_audit(OldWay, timelines="mid-flight")
+def test_a_known_loss(resume_audit: ResumeAudit) -> None:
     """A loss that is known, and to be just this one until it is repaired."""
     report = resume_audit(expect="lossy")
     assert_skipped(report, [5, 8, 9, 11])
 
 
 @pytest.mark.resume_audit(
-    collector=NewWay,
+    NewWay,
     timelines=[
         "clean",
         "idle-save",
@@ -194,6 +194,6 @@ def test_a_known_loss(resume_audit: Any) -> None:
         "end-of-data",
     ],
 )
-def test_the_new_way(resume_audit: Any) -> None:
+def test_the_new_way(resume_audit: ResumeAudit) -> None:
     """Loses and repeats nothing, wherever the run is saved and crashes."""
     resume_audit()

@@ -10,12 +10,10 @@ TIMELINE = "hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; restar
 def main() -> None:
     old = run(LiveCursorCollector, TIMELINE)
     print(f"LiveCursorCollector: {old.verdict}, skipped {old.skipped}")
-    for ordinal, reason in old.reasons.items():
-        print(f"  prompt {ordinal}: {reason.text}")
-    print(old)  # all of it, with the drawing
+    print(old, end="\n\n")  # all of it, with the drawing
 
     new = run(FrontierCollector, TIMELINE)
-    print(f"FrontierCollector: {new.verdict}")
+    print(f"FrontierCollector: {new.verdict}, skipped {new.skipped}")
 
 
 if __name__ == "__main__":

@@ -207,6 +207,7 @@ def _reference_of(played: Played, setup: Setup) -> Reference:
     return Reference(
         rows=history.rows,
         trained=frozenset(o for o, trained in answers.items() if len(trained) == size),
+        partial=frozenset(o for o, trained in answers.items() if len(trained) < size),
         failed=final.failed,
         dropped=final.dropped,
     )

@@ -8,6 +8,7 @@ conductor allows, notes what happened, and ends the life: a left-over thread's n
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -79,7 +80,7 @@ class Generation:
     future: Future[Rollout] | None = None
     ended: bool = False
     failed: bool = False
-    rollout: Rollout | None = field(default=None, repr=False)
+    ticket: int = field(default_factory=itertools.count(1).__next__)
 
     def result(self) -> Rollout:
         """The answer, or the failure."""
@@ -87,7 +88,9 @@ class Generation:
             raise GenerationFailed(
                 f"generation {self.generation} of the prompt in row {self.prompt.row} failed"
             )
-        return Rollout(self.prompt, self.generation, self.weight_version)
+        return Rollout(
+            self.prompt, self.generation, self.weight_version, ticket=self.ticket
+        )
 
 
 class Control:
@@ -131,6 +134,7 @@ class Control:
         self.records: list[Event] = []
         self.waiters: list[Waiter] = []
         self.in_flight: dict[int, list[Generation]] = {}
+        self.tickets: dict[int, int] = {}
         self.most_in_flight = 0
         self.parked: set[int] = set()
         self.callers: set[int] = set()
@@ -277,6 +281,7 @@ class Control:
             ordinal = self.numbers.of("dispatched", prompt.row, generation)
             begun = Generation(ordinal, prompt, generation, self.weights(), future)
             self.in_flight.setdefault(ordinal, []).append(begun)
+            self.tickets[begun.ticket] = ordinal
             self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
             self.record("dispatched", ordinal, generation, number=begun.weight_version)
             return begun
@@ -311,7 +316,14 @@ class Control:
 
     def reached(self, stage: str, rollout: Rollout, *, number: int | None = None) -> int:
         """Note that a rollout reached a stage; returns its ordinal. The lock is held."""
-        ordinal = self.numbers.of(stage, rollout.prompt.row, rollout.generation)
+        # A ticket of this life says exactly which one it is; what comes from a checkpoint has an
+        # older one, or none, and is known by its row.
+        known = self.tickets.get(rollout.ticket)
+        if known is None:
+            ordinal = self.numbers.of(stage, rollout.prompt.row, rollout.generation)
+        else:
+            ordinal = known
+            self.numbers.reach(stage, ordinal, rollout.generation)
         self.record(stage, ordinal, rollout.generation, number=number)
         return ordinal
 

@@ -80,6 +80,7 @@ class Standing:
         dropped: given up by the collector, with a reason.
         evicted: thrown out of the buffer, and nothing more.
         settled: settled in the weights that the life started from, and not touched since.
+        owed: out at the save that the life was restored from, and not come round again yet.
         place: of the loader.
         partly: groups that are out, with some of their answers there and some not.
     """
@@ -93,18 +94,20 @@ class Standing:
     dropped: frozenset[int]
     evicted: frozenset[int]
     settled: frozenset[int]
+    owed: frozenset[int]
     partly: frozenset[int]
     place: int
 
     @property
     def unsettled(self) -> frozenset[int]:
-        """Everything the life has out."""
-        return self.handed_out | self.in_flight | self.held | self.buffered | self.evicted
+        """Everything that was handed out, in this life or before, and is not settled."""
+        out = self.handed_out | self.in_flight | self.held | self.buffered
+        return out | self.evicted | self.owed
 
 
 _PLACES = (
     "handed_out", "in_flight", "held", "buffered",
-    "trained", "failed", "dropped", "evicted", "settled",
+    "trained", "failed", "dropped", "evicted", "settled", "owed",
 )  # fmt: skip
 
 
@@ -114,9 +117,12 @@ class Progress:
     Args:
         group_size: generations of a prompt.
         settled: ordinals settled in the weights that the life starts from.
+        owed: ordinals that were out at the save it was restored from.
     """
 
-    def __init__(self, group_size: int, settled: Iterable[int] = ()) -> None:
+    def __init__(
+        self, group_size: int, settled: Iterable[int] = (), owed: Iterable[int] = ()
+    ) -> None:
         self._group_size = group_size
         self._sets: dict[str, set[int]] = {place: set() for place in _PLACES}
         self._where: dict[int, str] = {}
@@ -126,6 +132,8 @@ class Progress:
         self._buffered: dict[int, set[int]] = {}
         for ordinal in settled:
             self._move(ordinal, "settled")
+        for ordinal in owed:
+            self._move(ordinal, "owed")
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
@@ -135,7 +143,7 @@ class Progress:
         generation = event.generation or 0
         if kind == "handed_out":
             # What is settled, or waits in the restored buffer, stays so when it comes round.
-            if ordinal not in self._where:
+            if self._where.get(ordinal, "owed") == "owed":
                 self._move(ordinal, "handed_out")
         elif kind == "dispatched":
             self._flying[ordinal] = self._flying.get(ordinal, 0) + 1

@@ -28,7 +28,7 @@ class Numbering:
         self.open = rows is None
         self.rows: list[int] = []
         self.places: dict[int, list[int]] = {}
-        self.saved_places: dict[bytes, int] = {}
+        self.saved_places: dict[str, set[int]] = {}
         for row in rows or ():
             self.append(row)
 
@@ -55,11 +55,16 @@ class LifeNumbering:
     Args:
         numbering: the stream.
         settled: ordinals that are settled in the weights this life starts from.
+
+    Attributes:
+        place: of the loader, as far as it is known.
+        restored: ordinals that were buffered at the save this life was restored from.
     """
 
     def __init__(self, numbering: Numbering, settled: Iterable[int] = ()) -> None:
         self.numbering = numbering
         self.place = 0
+        self.restored: frozenset[int] = frozenset()
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
         self._lost: set[tuple[int, int]] = set()
@@ -116,9 +121,11 @@ class LifeNumbering:
         if len(places) == 1:
             return places[0]
         here = self._reached[stage]
+        later = STAGES[STAGES.index(stage) :]
         earlier = self._reached[_EARLIER.get(stage, stage)]
         came = 0 if stage == "dispatched" else generation
-        ahead = [p for p in places if (p, generation) not in here]
+        passed = {p for p in places if any((p, generation) in self._reached[s] for s in later)}
+        ahead = [p for p in places if p not in passed]
         waiting = [p for p in ahead if p not in self._settled]
         lost = [p for p in places if (p, generation) in self._lost and p not in self._settled]
         # At last the settled: they go the way once more where a collector does not know them.
@@ -132,6 +139,8 @@ class LifeNumbering:
             tried = [p for p in places if (p, generation) in here]
             if tried:
                 return tried[-1]
+        if stage == "buffered":
+            waiting.sort(key=lambda place: (place not in self.restored, place))
         # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
         return waiting[0] if waiting else places[-1]
 

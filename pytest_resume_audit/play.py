@@ -338,7 +338,9 @@ class Play:
         self.record.origin = save.number
         standing = save.standing
         settled = standing.trained | standing.settled | standing.failed | standing.dropped
-        self.progress = Progress(self.setup.group_size, settled)
+        self.progress = Progress(self.setup.group_size, settled, standing.unsettled)
+        numbers = self.control.numbers
+        numbers.place, numbers.restored = standing.place, standing.buffered
         for ordinal in settled:
             self.control.numbers.settle(ordinal)
         self._note("restored", save.number)
@@ -683,8 +685,9 @@ class Play:
             self._rest(conclude=True)
             if len(self.record.events) > events:
                 continue
-            if control.pass_ended and not control.data_over and not self._stands_at_loader():
-                # The loader said that it has no more, and nobody asks again.
+            at_the_end = control.pass_ended or control.numbers.place >= self.setup.total
+            if at_the_end and not control.data_over and not self._stands_at_loader():
+                # The loader has no more, and nobody asks again.
                 control.data_over = True
                 continue
             break

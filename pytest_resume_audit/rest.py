@@ -276,12 +276,14 @@ class ProcLook:
             if self._untimed.get(thread) == count:
                 return None  # it has not run since it was found in a wait without a limit
             call = task.call()
+            waits = _WAITS.get(call[0]) if call else None
+            left = None if waits is None else waits(call[1:])
+            # Its arguments are in its own memory: read while it woke, they say nothing.
+            woken = not call or task.count() != count
         except (OSError, KeyError):
-            return 0.0  # it has ended since, which is a kind of waking
-        if not call:
-            return 0.0  # it has just woken
-        waits = _WAITS.get(call[0])
-        left = None if waits is None else waits(call[1:])
+            woken = True  # it has ended since, which is a kind of waking
+        if woken:
+            return 0.0
         if left is None:
             self._untimed[thread] = count
         return left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pytest_resume_audit.history import History, LifeRecord, SaveRecord
@@ -99,17 +100,19 @@ class Reference:
         trained: ordinals that it trained, every generation of them.
         failed: ordinals that failed for good.
         dropped: ordinals that the collector dropped.
+        partial: ordinals that it trained in part, such as groups of which a generation failed.
     """
 
     rows: tuple[int, ...]
     trained: frozenset[int]
     failed: frozenset[int]
     dropped: frozenset[int]
+    partial: frozenset[int] = frozenset()
 
     @property
     def expected(self) -> frozenset[int]:
         """What must come out of an interrupted run too: trained, failed or dropped."""
-        return self.trained | self.failed | self.dropped
+        return self.trained | self.failed | self.dropped | self.partial
 
 
 @dataclass(frozen=True)
@@ -309,7 +312,7 @@ class _Judgement:
 
         excused = self._excused_skips(skipped, lost) | self._excused_repeats(repeated)
         unexpected = {o for o in touched - expected if not self._is_beyond(o)}
-        partial = touched - trained
+        partial = touched - trained - self.reference.partial
         self._find("lossy", "skipped", skipped - excused)
         self._find("lossy", "trained more than once", duplicated - excused)
         self._find("lossy", "trained, though an uninterrupted run does not", unexpected)
@@ -415,13 +418,19 @@ class _Judgement:
 
         Of a group, those of the generation that was trained most often.
         """
-        trainings: dict[int | None, list[tuple[int, int]]] = {}
+        return max(self._all_trainings.get(ordinal, {}).values(), key=len, default=[])
+
+    @cached_property
+    def _all_trainings(self) -> dict[int, dict[int | None, list[tuple[int, int]]]]:
+        """Life and step of each training in the lineage, by ordinal and generation."""
+        trainings: dict[int, dict[int | None, list[tuple[int, int]]]] = {}
         for life, until in self.lineage:
             for event in life.events[:until]:
-                if event.kind == "trained" and event.ordinal == ordinal:
+                if event.kind == "trained" and event.ordinal is not None:
+                    of_group = trainings.setdefault(event.ordinal, {})
                     step = life.number, event.number or 0
-                    trainings.setdefault(event.generation, []).append(step)
-        return max(trainings.values(), key=len, default=[])
+                    of_group.setdefault(event.generation, []).append(step)
+        return trainings
 
     def _resumes(self) -> list[tuple[SaveRecord, LifeRecord]]:
         """The restarts of the lineage, oldest first: the save, and the life that began there."""
@@ -433,6 +442,8 @@ class _Judgement:
 
     def _structural(self) -> set[int]:
         """Places of the stream that the uninterrupted run did not come to, or left."""
+        if not self.reference.rows:
+            return set()  # the uninterrupted run did not come to its end
         seen = 0 if self.endless else len(self.reference.rows)
         return set(range(max(self.setup.total, seen))) - self.expected
 
@@ -522,7 +533,8 @@ class _Judgement:
             )
         return None
 
-    def _furthest(self, save: SaveRecord) -> int:
+    @staticmethod
+    def _furthest(save: SaveRecord) -> int:
         standing = save.standing
         return max(standing.place, max(standing.unsettled, default=-1) + 1)
 
@@ -549,6 +561,7 @@ class _Judgement:
             (standing.held, "finished, held by the collector,"),
             (standing.handed_out, "handed out, not dispatched,"),
             (standing.evicted, "evicted"),
+            (standing.owed, "not come round again"),
         ):
             if ordinal in ordinals:
                 kind = f"{where.rstrip(',')} at a save"
@@ -737,6 +750,10 @@ class _Judgement:
         optional = [state for state in self.asked.may_reach if state not in states]
         if self.played.counts is None:
             return None
+        own = not (self.asked.name or must_reach or self.asked.may_reach)
+        if own and self.played.missed and not self.findings:
+            # A script of one's own has no states to reach: it has to be done as it stands.
+            unmet.append("every step of the script")
         if unmet:
             missed = "; ".join(f"{missed.step}: {missed.why}" for missed in self.played.missed)
             what = f"not reached: {'; '.join(unmet)}" + (f" ({missed})" if missed else "")

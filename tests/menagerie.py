@@ -396,29 +396,6 @@ class BackgroundWriter(FrontierCollector):
         writer.join()
 
 
-class LateWriter(OldWay):
-    """A writer thread puts the loader's state into the checkpoint when it gets to it."""
-
-    def start(self) -> None:
-        self.todo: queue.Queue[Path] = queue.Queue()
-        for target in (self.collect, self.write):
-            threading.Thread(target=target, daemon=True).start()
-
-    def collect(self) -> None:
-        for batch in self.rig.loader:
-            for prompt in batch:
-                self.rig.engine.submit(prompt).add_done_callback(self.answered)
-            if self.rig.setup.batch_size and not self.todo.empty():
-                self.todo.task_done()
-
-    def answered(self, answer: Future[Rollout]) -> None:
-        self.rig.buffer.add(answer.result())
-
-    def write(self) -> None:
-        while True:
-            self.todo.get()
-
-
 class BlockingStep(OldWay):
     """``train_step`` blocks until there are enough groups, or no more can come."""
 
@@ -630,8 +607,11 @@ class SelfDriven(SelfDrivenCollector):
                 min(len(self.rig.buffer), self.rig.setup.prompts_per_step)
             )
         if rollouts:
-            self.rig.trainer.train(rollouts)
+            self.train_on(rollouts)
         return bool(rollouts)
+
+    def train_on(self, rollouts: list[Rollout]) -> None:
+        self.rig.trainer.train(rollouts)
 
     def enough(self) -> bool:
         whole = len(self.rig.buffer) >= self.rig.setup.prompts_per_step
@@ -640,13 +620,15 @@ class SelfDriven(SelfDrivenCollector):
     def save(self, root: Path) -> None:
         step = self.rig.trainer.weight_version
         self.rig.saving(root / f"step_{step}")
+        self.rig.saved(write(root, step, self.parts()))
+
+    def parts(self) -> dict[str, Any]:
         rig = self.rig
-        parts = {
+        return {
             "weights": rig.trainer.state_dict(),
             "buffer": rig.buffer.state_dict(),
             "loader": rig.loader.state_dict(),
         }
-        self.rig.saved(write(root, step, parts))
 
     def restore(self, checkpoint: Path, load_replay_buffer: bool) -> None:
         parts = read(checkpoint)
@@ -654,6 +636,47 @@ class SelfDriven(SelfDrivenCollector):
         self.rig.loader.load_state_dict(parts["loader"])
         if load_replay_buffer:
             self.rig.buffer.load_state_dict(parts["buffer"])
+        self.rig.restored(checkpoint)
+
+
+class SelfDrivenFrontier(SelfDriven):
+    """The same made right by hand: one pass, one generation a prompt, no failures."""
+
+    every = 1
+
+    def run(self, root: Path, *, resume: Path | None, load_replay_buffer: bool) -> None:
+        self.frontier = Frontier()
+        super().run(root, resume=resume, load_replay_buffer=load_replay_buffer)
+
+    def collect(self) -> None:
+        for batch in self.rig.loader:
+            with self.changed:
+                wanted = self.frontier.hand_out(batch, self.rig.loader.state_dict())
+                self.out += len(wanted)
+            for _, prompt in wanted:
+                threading.Thread(target=self.answer, args=[prompt], daemon=True).start()
+        with self.changed:
+            self.loaded = True
+            self.changed.notify_all()
+
+    def train_on(self, rollouts: list[Rollout]) -> None:
+        super().train_on(rollouts)
+        with self.changed:
+            self.frontier.settle(rollout.prompt.row for rollout in rollouts)
+
+    def parts(self) -> dict[str, Any]:
+        with self.changed:
+            return {**super().parts(), "frontier": self.frontier.state_dict()}
+
+    def restore(self, checkpoint: Path, load_replay_buffer: bool) -> None:
+        parts = read(checkpoint)
+        self.rig.trainer.load_state_dict(parts["weights"])
+        self.frontier = Frontier.restored(parts["frontier"])
+        if self.frontier.here.state is not None:
+            self.rig.loader.load_state_dict(self.frontier.here.state)
+        if load_replay_buffer:
+            self.rig.buffer.load_state_dict(parts["buffer"])
+            self.frontier.skip_buffered(r["row"] for r in parts["buffer"]["rollouts"])
         self.rig.restored(checkpoint)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from operator import index
 from typing import Any
 
@@ -28,13 +30,19 @@ class ReplayBuffer:
 
     def __init__(self, control: Control) -> None:
         self._control = control
+        self._by_arrival = control.setup.take == "arrival"
         self._groups: dict[int, list[Rollout]] = {}
+        # Complete groups, the one to be taken next first; those evicted since are passed over.
+        self._complete: set[int] = set()
+        self._next: list[tuple[int, int]] = []
+        self._arrivals = itertools.count()
+        self._arrived: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Number of complete groups."""
         self._control.check()
         with self._control.lock:
-            return len(self._complete())
+            return len(self._complete)
 
     def add(self, rollout: Rollout) -> list[Rollout]:
         """Keep a finished rollout.
@@ -77,23 +85,20 @@ class ReplayBuffer:
         """
         self._control.check()
         with self._control.lock:
-            complete = self._in_order(self._complete())
-            if len(complete) < groups:
+            if len(self._complete) < groups:
                 return []
-            return [r for ordinal in complete[:groups] for r in self._groups.pop(ordinal)]
+            return [r for _ in range(groups) for r in self._take(self._due())]
 
     def sample_hand_out(self) -> list[Rollout]:
         """Take the complete groups of the lowest hand-out, once none of it is in flight."""
         self._control.check()
         with self._control.lock:
-            complete = sorted(self._complete())
-            if not complete:
+            if not self._complete:
                 return []
-            first = self._hand_out_of(complete[0])
-            if any(self._hand_out_of(ordinal) == first for ordinal in self._control.in_flight):
+            hand_out = self._hand_out_of(min(self._complete))
+            if any(ordinal in self._control.in_flight for ordinal in hand_out):
                 return []
-            taken = [ordinal for ordinal in complete if self._hand_out_of(ordinal) == first]
-            return [r for ordinal in taken for r in self._groups.pop(ordinal)]
+            return [r for o in hand_out if o in self._complete for r in self._take(o)]
 
     def state_dict(self) -> dict[str, Any]:
         """What it keeps, as plain lists and numbers (and the collector's own tags)."""
@@ -143,33 +148,48 @@ class ReplayBuffer:
                     f"with {setup.prompts} prompts in groups of {setup.group_size}"
                 )
         with self._control.lock:
-            self._groups.clear()
+            for kept in (self._groups, self._complete, self._next, self._arrived):
+                kept.clear()
         return [evicted for rollout in rollouts for evicted in self.add(rollout)]
 
     def _keep(self, rollout: Rollout) -> None:
-        ordinal = self._control.reached("buffered", rollout)
-        self._groups.setdefault(ordinal, []).append(rollout)
+        control = self._control
+        ordinal = control.reached("buffered", rollout)
+        if ordinal not in self._groups:
+            self._groups[ordinal] = []
+            self._arrived[ordinal] = next(self._arrivals)
+        group = self._groups[ordinal]
+        group.append(rollout)
+        if len({r.generation for r in group}) == control.setup.group_size:
+            if ordinal not in self._complete:
+                key = self._arrived[ordinal] if self._by_arrival else ordinal
+                heapq.heappush(self._next, (key, ordinal))
+            self._complete.add(ordinal)
 
-    def _complete(self) -> list[int]:
-        size = self._control.setup.group_size
-        return [
-            ordinal
-            for ordinal, group in self._groups.items()
-            if len({r.generation for r in group}) >= size
-        ]
+    def _due(self) -> int:
+        """The complete group that is taken next; there is one."""
+        while True:
+            _, ordinal = heapq.heappop(self._next)
+            if ordinal in self._complete:
+                return ordinal
 
-    def _in_order(self, ordinals: list[int]) -> list[int]:
-        return ordinals if self._control.setup.take == "arrival" else sorted(ordinals)
+    def _take(self, ordinal: int) -> list[Rollout]:
+        self._complete.discard(ordinal)
+        del self._arrived[ordinal]
+        return self._groups.pop(ordinal)
 
-    def _hand_out_of(self, ordinal: int) -> tuple[int, int]:
+    def _hand_out_of(self, ordinal: int) -> range:
+        """The ordinals of the hand-out that an ordinal is in."""
         setup = self._control.setup
         passed, offset = divmod(ordinal, setup.prompts_per_pass)
-        return passed, offset // setup.batch_size
+        first = passed * setup.prompts_per_pass
+        start = first + offset // setup.batch_size * setup.batch_size
+        return range(start, min(start + setup.batch_size, first + setup.prompts_per_pass))
 
     def _evict(self, ordinals: list[int], why: str) -> list[Rollout]:
         evicted = []
         for ordinal in ordinals:
-            group = self._groups.pop(ordinal)
+            group = self._take(ordinal)
             evicted.extend(group)
             for rollout in group:
                 self._control.numbers.lose(ordinal, rollout.generation)

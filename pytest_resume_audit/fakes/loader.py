@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -168,19 +166,15 @@ class WatchedLoader(Generic[Batch]):
         self._control = control
 
     def __iter__(self) -> Iterator[Batch]:
-        self._control.check()
-        return self._batches()
+        with self._control.granted():
+            return self._batches(iter(self._loader))
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
         control = self._control
-        # The loader's own iterator is made at the gate's first opening: some begin to work
-        # (worker processes, prefetch) as soon as it exists.
-        source: Iterator[Batch] | None = None
         while True:
             with control.lock:
                 control.wait("loader", control.may_hand_out)
             with control.granted():
-                source = iter(self._loader) if source is None else source
                 try:
                     batch = next(source)
                 except StopIteration:
@@ -203,7 +197,7 @@ class WatchedLoader(Generic[Batch]):
         with self._control.granted():
             state = self._loader.state_dict()  # type: ignore[attr-defined]
             with self._control.lock:
-                self._places[_written(state)] = self._control.numbers.place
+                self._places.setdefault(_essence(state), set()).add(self._control.numbers.place)
             return state
 
     def load_state_dict(self, state: Any) -> None:
@@ -211,18 +205,26 @@ class WatchedLoader(Generic[Batch]):
         with self._control.granted():
             self._loader.load_state_dict(state)  # type: ignore[attr-defined]
             with self._control.lock:
+                # Passes without a shuffle have their states in common. Of the places that
+                # this one belongs to, none above that of the checkpoint can be meant.
                 numbers = self._control.numbers
-                numbers.place = self._places.get(_written(state), numbers.place)
+                known = self._places.get(_essence(state), set())
+                below = [place for place in known if place <= numbers.place]
+                numbers.place = max(below, default=min(known, default=numbers.place))
 
     @property
-    def _places(self) -> dict[bytes, int]:
+    def _places(self) -> dict[str, set[int]]:
         # A loader's state says nothing of its place to us; that it comes back does.
         return self._control.numbers.numbering.saved_places
 
 
-def _written(state: Any) -> bytes:
-    """A state as bytes, the same again when it has been in a file of a checkpoint."""
-    try:
-        return json.dumps(state, sort_keys=True).encode()
-    except (TypeError, ValueError):
-        return pickle.dumps(state)
+def _essence(state: Any) -> str:
+    """A state as a text that is the same when it has been in a file of a checkpoint."""
+    if hasattr(state, "tolist"):
+        state = state.tolist()
+    if isinstance(state, dict):
+        parts = sorted((str(key), _essence(value)) for key, value in state.items())
+        return repr(parts)
+    if isinstance(state, list | tuple):
+        return repr([_essence(value) for value in state])
+    return repr(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, overload
 
@@ -42,6 +42,7 @@ class Rollout:
         tag: whatever the collector wants to ride along, such as its own ordinal. It passes
             through the buffer, its state and the trainer untouched; it must survive the
             collector's own way of writing files.
+        ticket: tells the audit, within a life, which generation this is; the engine gives it.
 
     Example:
         >>> import dataclasses
@@ -54,6 +55,7 @@ class Rollout:
     generation: int
     weight_version: int
     tag: Any = None
+    ticket: int = field(default=0, repr=False, compare=False)
 
     @property
     def text(self) -> str:

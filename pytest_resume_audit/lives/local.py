@@ -362,10 +362,14 @@ def _loop_of(frame: FrameType | None) -> asyncio.AbstractEventLoop | None:
     return None
 
 
-def _in_asyncio(frame: FrameType) -> bool:
-    """Whether a thread waits for events, or works, in a loop: one that ends leaves it by itself."""
-    module = str(frame.f_globals.get("__name__"))
-    return module == "selectors" or module.startswith("asyncio.")
+def _in_asyncio(frame: FrameType | None) -> bool:
+    """Whether a thread is in the loop's own code, which ends by itself and should not be broken."""
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package == "asyncio" or package not in sys.stdlib_module_names:
+            return package == "asyncio"
+        frame = frame.f_back
+    return False
 
 
 def _takes_a_lock(frame: FrameType) -> bool:

@@ -1,0 +1,60 @@
+"""What the README says is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_resume_audit import LiveCursorCollector, run
+from pytest_resume_audit.catalogue import NAMED
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_picture_is_what_a_report_prints() -> None:
+    printed = str(run(LiveCursorCollector, "mid-flight"))
+    picture, *_ = _blocks("")
+    assert printed.startswith(picture)
+
+
+def test_the_table_of_timelines_is_the_catalogue() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", README, re.MULTILINE)
+    assert [row for row in rows if row[0] in NAMED] == [
+        (timeline.name, timeline.purpose) for timeline in NAMED.values()
+    ]
+
+
+def test_its_tests_are_collected(pytester: pytest.Pytester) -> None:
+    skeleton, of_its_own, _ = _blocks("python")
+    pytester.makepyfile(skeleton + of_its_own)
+    result = pytester.runpytest("--collect-only", "-q")
+    named = [name for name in NAMED if not name.startswith("legacy")]
+    expected = [f"*::test_my_collector_loses_nothing[[]{name}]" for name in named]
+    result.stdout.fnmatch_lines_random([*expected, "*::test_two_crashes[[]two-crashes]"])
+    assert result.ret == 0
+
+
+def test_its_code_without_the_marker_runs() -> None:
+    *_, by_hand = _blocks("python")
+    exec(by_hand, {})
+
+
+def test_its_links_lead_somewhere() -> None:
+    files = re.findall(r"\]\((?!https:|#)([^)]+)\)", README)
+    assert files
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    sections = re.findall(r"\]\(#([^)]+)\)", README)
+    titles = re.findall(r"^#+ (.*)$", README, re.MULTILINE)
+    assert set(sections) <= {title.lower().replace(" ", "-") for title in titles}
+
+
+def test_the_commands_are_one_line_each() -> None:
+    commands = re.findall(r"^<!-- command: (\w+) -->\n```\n(.*)\n```$", README, re.MULTILINE)
+    assert [name for name, _ in commands] == ["example", "test"]

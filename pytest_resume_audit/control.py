@@ -88,9 +88,7 @@ class Generation:
             raise GenerationFailed(
                 f"generation {self.generation} of the prompt in row {self.prompt.row} failed"
             )
-        return Rollout(
-            self.prompt, self.generation, self.weight_version, ticket=self.ticket
-        )
+        return Rollout(self.prompt, self.generation, self.weight_version, ticket=self.ticket)
 
 
 class Control:

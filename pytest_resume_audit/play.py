@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
@@ -179,6 +180,8 @@ class Play:
         except NotAtRest:
             hang = self._stands(f"no rest within {self.deadline:g} s")
         finally:
+            if hang is None:
+                self._tidy_up()
             self._end_life("end")
         self.history.rows = tuple(self.numbering.rows)
         return Played(
@@ -273,6 +276,7 @@ class Play:
         self.life_root = self.root / f"life-{number}"
         self.life_root.mkdir(exist_ok=True)
         self.overheard.warned = False
+        self._pulls_on = True
         self._collector = None
         made = self._call("the collector's __init__", lambda: self.make(self.rig))
         self._collector = self._know(made)
@@ -377,10 +381,20 @@ class Play:
         self.overheard.left_behind = self.overheard.left_behind or bool(record.left_behind)
 
     def _crash(self) -> None:
-        collector = self.collector
-        if type(collector).crash not in (Collector.crash, SelfDrivenCollector.crash):
-            self._call("crash", collector.crash)
+        if self._ends_more_than_the_rig():
+            self._call("crash", self.collector.crash)
         self._end_life("crash", self.root / f"life-{self.record.number + 1}")
+
+    def _ends_more_than_the_rig(self) -> bool:
+        kind = self.kind
+        own = (Collector.crash, SelfDrivenCollector.crash)
+        return kind is not None and kind.crash not in own
+
+    def _tidy_up(self) -> None:
+        """After the last life: end what the rig cannot end, such as child processes."""
+        if self._control is not None and not self._control.over and self._ends_more_than_the_rig():
+            with contextlib.suppress(NotAtRest):
+                self.life.call("crash", self.collector.crash)
 
     # -- what every step goes through --------------------------------------------------------
 
@@ -391,9 +405,17 @@ class Play:
         self._commit()
         self._check()
         if call.error is not None:
-            refused = resume and isinstance(call.error, self.collector.refuses)
+            refused = resume and self._is_refusal(call.error)
             raise (_Refused if refused else _Raised)(call.error)
         return call.result
+
+    def _is_refusal(self, error: BaseException) -> bool:
+        """Whether an exception at a restart is a refusal: declared, or past an older way out."""
+        published = [save.number for save in self.history.saves if save.published]
+        wanted = self.record.wanted
+        return isinstance(error, self.collector.refuses) or (
+            wanted is not None and wanted > min(published)
+        )
 
     def _until_returned(self, call: Call) -> None:
         """A call that waits for answers gets them, the oldest first."""
@@ -447,6 +469,10 @@ class Play:
     def _miss(self, step: str, why: str, *, throttled: bool) -> None:
         self.missed.append(Missed(step, why, throttled))
 
+    def _asks_for_more(self) -> bool:
+        """Whether the collector would take another batch: it is only the script that holds it."""
+        return self._pulls_on if _pulls(type(self.collector)) else self._stands_at_loader()
+
     def _stands_at_loader(self) -> bool:
         return any(w.thread is not None for w in self.control.standing_at("loader"))
 
@@ -478,7 +504,7 @@ class Play:
             place = self.control.numbers.place
             if until is not None and place >= until:
                 return
-            asks = self._stands_at_loader()
+            asks = self._asks_for_more()
             why = "the loader has ended" if self.control.pass_ended else "it does not ask for more"
             self._miss(step.text, f"the loader's place is {place}: {why}", throttled=not asks)
 
@@ -493,7 +519,8 @@ class Play:
                 before = len(self.record.events) + control.batches
                 took = self._call("pull", collector.pull)
                 # Whatever it says: where nothing has happened, nothing would the next time.
-                if not took or len(self.record.events) + control.batches == before:
+                self._pulls_on = took and len(self.record.events) + control.batches > before
+                if not self._pulls_on:
                     break
             return
         control.place_limit = limit if self.gated else NO_LIMIT
@@ -525,7 +552,7 @@ class Play:
         if where not in (None, "handed_out"):
             return  # it has ended already, in this life or in the weights it started from
         why = "has not been handed out" if where is None else "waits to be dispatched"
-        self._miss(step, f"prompt {ordinal} {why}", throttled=not self._stands_at_loader())
+        self._miss(step, f"prompt {ordinal} {why}", throttled=not self._asks_for_more())
 
     def _targets(self, which: Ordinals | Position) -> Iterable[tuple[int, int | None]]:
         if isinstance(which, Ordinals):
@@ -544,7 +571,7 @@ class Play:
             assert isinstance(which.count, int)
             chosen = flying[: which.count] if which.kind == "oldest" else flying[-which.count :]
         if not chosen:
-            self._miss(which.text, "nothing is in flight", throttled=not self._stands_at_loader())
+            self._miss(which.text, "nothing is in flight", throttled=not self._asks_for_more())
         return [(ordinal, None) for ordinal in chosen]
 
     def _release(self, begun: Generation, *, failed: bool) -> None:
@@ -729,7 +756,7 @@ class SelfDrivenPlay(Play):
         error = getattr(self, "_running", None) and self._running.error
         if error is not None:
             self._running.error = None
-            refused = self._resumes and isinstance(error, self.collector.refuses)
+            refused = self._resumes and self._is_refusal(error)
             raise (_Refused if refused else _Raised)(error)
         if self.record.events and self.record.events[-1].kind == "trained":
             self._resumes = False

@@ -26,6 +26,7 @@ POLL_HORIZON = 0.1
 before the life counts as at rest. Longer ones are awaited only before a conclusion."""
 
 _TASKS = "/proc/self/task"
+_LAST_BORN = "/proc/loadavg"
 
 
 class NotAtRest(Exception):
@@ -57,7 +58,8 @@ def look_at(ignored: frozenset[int], parked: set[int]) -> Look:
         ignored: native ids of threads that are not the life's.
         parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
     """
-    if os.path.exists(f"{_TASKS}/{threading.get_native_id()}/schedstat"):
+    needed = (f"{_TASKS}/{threading.get_native_id()}/schedstat", _LAST_BORN)
+    if all(map(os.path.exists, needed)):
         return ProcLook(ignored, parked)
     return FrameLook(ignored, parked)
 
@@ -67,13 +69,6 @@ def native_threads() -> frozenset[int]:
     with contextlib.suppress(OSError):
         return frozenset(int(task) for task in os.listdir(_TASKS))
     return frozenset(t.native_id for t in threading.enumerate() if t.native_id is not None)
-
-
-def thread_count() -> int:
-    """How many threads this process has, asked as cheaply as it can be."""
-    with contextlib.suppress(OSError):
-        return os.stat(_TASKS).st_nlink
-    return threading.active_count()
 
 
 class Rest:
@@ -229,17 +224,18 @@ class ProcLook:
         self._ignored = ignored
         self._parked = parked
         self._root = os.open(_TASKS, os.O_RDONLY)
-        self._links = -1
+        self._last = os.open(_LAST_BORN, os.O_RDONLY)
+        self._seen: tuple[int, bytes] | None = None
         self._threads: set[int] = set()
         self._tasks: dict[int, _Task] = {}
         self._untimed: dict[int, bytes] = {}
 
     def counts(self) -> dict[int, object]:
         """Something of each thread, by native id, that changes whenever it has run."""
-        links = os.fstat(self._root).st_nlink
-        if links != self._links:
+        born = self._births()
+        if born != self._seen:
             self._threads = {int(task) for task in os.listdir(_TASKS)} - self._ignored
-            self._links = links
+            self._seen = born
         counts: dict[int, object] = {}
         for thread in self._threads - self._parked:
             try:
@@ -250,6 +246,15 @@ class ProcLook:
             except OSError:
                 self._forget(thread)
         return counts
+
+    def _births(self) -> tuple[int, bytes]:
+        """Changes whenever a thread of this process is born or ends.
+
+        How many there are does not tell: one may end as another is born. So the id that the
+        system gave last is looked at too, which is cheaper than listing them each time.
+        """
+        last = os.pread(self._last, 128, 0).rsplit(None, 1)[-1]
+        return os.fstat(self._root).st_nlink, last
 
     def asleep(self) -> bool:
         """Whether every one of them is asleep."""
@@ -264,7 +269,7 @@ class ProcLook:
 
     def _forget(self, thread: int) -> None:
         """A thread has ended: who else is there has to be asked anew."""
-        self._links = -1
+        self._seen = None
         if thread in self._tasks:
             self._tasks.pop(thread).close()
 
@@ -291,6 +296,7 @@ class ProcLook:
     def close(self) -> None:
         """Give back what the look holds open."""
         os.close(self._root)
+        os.close(self._last)
         for task in self._tasks.values():
             task.close()
 

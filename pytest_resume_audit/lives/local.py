@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded, WouldBlock
-from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads, thread_count
+from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads
 
 
 class Call:
@@ -67,7 +67,7 @@ class InlineLife:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._born_with = thread_count()
+        self._before = set(threading.enumerate())
         self._thread = threading.get_native_id()
         control.inline = threading.get_ident()
 
@@ -104,7 +104,7 @@ class InlineLife:
 
     def has_threads(self) -> bool:
         """Whether threads were born in it."""
-        return thread_count() > self._born_with
+        return bool(set(threading.enumerate()) - self._before)
 
 
 class ThreadedLife:
@@ -154,8 +154,14 @@ class ThreadedLife:
 
     def threads(self) -> list[threading.Thread]:
         """The collector's own threads that are alive."""
-        own = {helper.thread for helper in self._helpers}
-        return [t for t in threading.enumerate() if t not in self._before and t not in own]
+        # Those of multiprocessing's queues end with their queue; broken off, they leave whoever
+        # closes it waiting.
+        others = {helper.thread for helper in self._helpers} | self._before
+        return [
+            thread
+            for thread in threading.enumerate()
+            if thread not in others and not thread.name.startswith("QueueFeederThread")
+        ]
 
     def alive(self) -> bool:
         """Whether anything in it could still act by itself."""

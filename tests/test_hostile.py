@@ -322,42 +322,535 @@ def test_a_task_whose_exception_is_asked_for_is_no_error() -> None:
     assert play(Handles, "drain").verdict == "lossless"
 
 
-@pytest.mark.parametrize("kind", [Threaded, Callbacks, Looped])
-def test_what_a_thread_makes_of_the_end_of_its_life_is_not_held_against_the_next(kind: Any) -> None:
-    # Code that wraps whatever ends a worker is right to do so; the life has ended all the same.
-    class Wraps(kind):  # type: ignore[misc]
-        def collect(self) -> Any:
-            def loop() -> None:
-                try:
-                    self.rig.engine.generate(Prompt(0))
-                except BaseException as error:
-                    raise RuntimeError("a worker died") from error
+class WrapsInThread(Threaded):
+    """Wraps whatever ends a worker, the end of its life too."""
 
-            if not self.rig.setup.passes:  # pragma: no cover
-                loop()
-            return super().collect()
+    def answer(self, prompt: Prompt) -> None:
+        try:
+            super().answer(prompt)
+        except BaseException as error:
+            raise RuntimeError("a worker died") from error
 
-        def answer(self, prompt: Prompt) -> Any:
-            answer = super().answer(prompt)
-            if asyncio.iscoroutine(answer):
-                return self.wrapped(answer)
+
+class WrapsInTask(Looped):
+    """The same in a task."""
+
+    async def answer(self, prompt: Prompt) -> None:
+        try:
+            await super().answer(prompt)
+        except BaseException as error:
+            raise RuntimeError("a worker died") from error
+
+
+@pytest.mark.parametrize("collector", [WrapsInThread, WrapsInTask])
+def test_what_is_made_of_the_end_of_a_life_is_not_held_against_the_next(collector: Any) -> None:
+    report = play(collector)
+    assert report.error is None
+    assert report.skipped == [5, 8, 9, 11]
+
+
+# -- never returning -----------------------------------------------------------------------------
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def sleep() -> None:
+    while True:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("method", ["start", "save", "restore", "train_step", "pull"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("body", [spin, sleep])
+def test_a_method_that_goes_on_for_ever(kind: Any, body: Any, method: str) -> None:
+    if method == "pull" and kind is not Inline:
+        pytest.skip("it has a thread or a loop, and is not pulled")
+    report = play(spoiled(kind, method, body), deadline=HANGS_AT)
+    assert report.verdict == "hang", report.findings
+    assert f"is in {body.__name__} ({__file__}" in report.findings[0].text
+
+
+@pytest.mark.parametrize("method", ["start", "save", "restore", "train_step", "pull"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_method_that_waits_for_a_lock_for_ever(
+    kind: Any, method: str, leaves_threads: list[Callable[[], None]]
+) -> None:
+    if method == "pull" and kind is not Inline:
+        pytest.skip("it has a thread or a loop, and is not pulled")
+    locks: list[threading.Lock] = []
+
+    def wait() -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        locks.append(lock)
+        lock.acquire()
+
+    leaves_threads.append(lambda: [lock.release() for lock in locks] and None)
+    report = play(spoiled(kind, method, wait), deadline=HANGS_AT)
+    assert report.verdict == "hang", report.findings
+    assert f"is in wait ({__file__}" in report.findings[0].text
+
+
+@pytest.mark.parametrize("method", ["start", "save", "restore", "train_step"])
+def test_a_coroutine_that_waits_for_ever(method: str) -> None:
+    async def wait(*args: Any, **options: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    report = play(type("Waits", (Looped,), {method: wait}), deadline=HANGS_AT)
+    assert report.verdict == "hang", report.findings
+    assert report.findings[0].text.startswith(f"{method} does not return")
+
+
+def test_a_thread_that_works_on_for_ever_is_named() -> None:
+    class Spins(Threaded):
+        def collect(self) -> None:
+            spin()
+
+    report = play(Spins, deadline=HANGS_AT)
+    assert report.verdict == "hang"
+    assert "no rest" in report.findings[0].text
+    assert "'collection' is in spin" in report.findings[0].text
+
+
+def test_a_pull_that_always_says_it_took_something() -> None:
+    class Boasts(Inline):
+        def pull(self) -> bool:
+            super().pull()
+            return True
+
+    class BoastsInLoop(menagerie.AsyncPull):
+        async def pull(self) -> bool:
+            await super().pull()
+            return True
+
+    for collector in (Boasts, BoastsInLoop):
+        report = play(collector)
+        assert report.verdict == "lossy"
+        assert report.skipped == [5, 8, 9, 11]
+
+
+@pytest.mark.parametrize("answer", [True, None, "trained"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_what_went_into_the_weights_whatever_is_said(kind: Any, answer: Any) -> None:
+    class Says(kind):  # type: ignore[misc]
+        def train_step(self) -> Any:
+            self.rig.trainer.step()
             return answer
 
-        async def wrapped(self, answer: Any) -> None:
+    report = play(Says)
+    assert report.skipped == [5, 8, 9, 11]
+    assert report.missed == ()
+
+
+# -- not ending ----------------------------------------------------------------------------------
+
+
+class Stubborn(Threaded):
+    """A thread of it swallows whatever ends it, and calls the rig again."""
+
+    let_go = threading.Event()
+
+    def start(self) -> None:
+        super().start()
+        threading.Thread(target=self.stay, name="stubborn", daemon=True).start()
+
+    def stay(self) -> None:
+        while not self.let_go.is_set():
             try:
-                await answer
-            except BaseException as error:
-                raise RuntimeError("a worker died") from error
+                len(self.rig.buffer)
+                time.sleep(0.002)
+            except BaseException:
+                pass
 
-    if kind is Threaded:
 
-        def answer(self: Any, prompt: Prompt) -> None:
+def test_a_thread_that_will_not_end_is_left_behind_and_named(
+    leaves_threads: list[Callable[[], None]],
+) -> None:
+    Stubborn.let_go.clear()
+    leaves_threads.append(Stubborn.let_go.set)
+    report = play(Stubborn)
+    assert report.skipped == [5, 8, 9, 11]
+    for life in report.history.lives:
+        assert [text for text in life.left_behind if "'stubborn'" in text]
+
+
+def test_the_next_run_is_not_disturbed_by_a_thread_that_was_left_behind(
+    leaves_threads: list[Callable[[], None]],
+) -> None:
+    Stubborn.let_go.clear()
+    leaves_threads.append(Stubborn.let_go.set)
+    expected = run(menagerie.BatchBarrier, STORY, deadline=20)
+    play(Stubborn)
+    again = run(menagerie.BatchBarrier, STORY, deadline=20)
+    assert again.history.lines() == expected.history.lines()
+    assert again.findings == expected.findings
+
+
+SCRIPT = """
+    import threading, time
+    from pytest_resume_audit import Collector, run
+
+    class Stubborn(Collector):
+        def start(self):
+            threading.Thread(target=self.collect, daemon=True).start()
+            threading.Thread(target=self.stay, daemon=True).start()
+            self.stop_me = threading.Lock()
+            self.stop_me.acquire()
+            threading.Thread(target=self.wait, daemon=True).start()
+
+        def collect(self):
+            for batch in self.rig.loader:
+                for prompt in batch:
+                    self.rig.engine.submit(prompt).add_done_callback(self.answered)
+
+        def answered(self, answer):
+            self.rig.buffer.add(answer.result())
+
+        def stay(self):
+            while True:
+                try:
+                    len(self.rig.buffer)
+                    time.sleep(0.001)
+                except BaseException:
+                    pass
+
+        def wait(self):
+            self.stop_me.acquire()
+
+        def save(self, root, step):
+            (root / f"step_{step}").mkdir()
+
+        def restore(self, checkpoint, *, load_replay_buffer):
+            pass
+
+    report = run(Stubborn, "hand_out 4; finish 0-3; train; save; crash; restart; drain")
+    print(report.verdict, len(report.history.lives[0].left_behind))
+"""
+
+
+def test_the_interpreter_ends_though_threads_were_left_behind() -> None:
+    package = str(Path(conductor.__file__).parents[1])
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        env={**os.environ, "PYTHONPATH": package},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    # One that swallows its end, and one that waits for a lock for ever.
+    assert ended.stdout == "lossy 2\n"
+
+
+# -- reaching into another life ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rig_of_an_old_life_is_dead(kind: Any) -> None:
+    rigs: list[Any] = []
+
+    class Reaches(kind):  # type: ignore[misc]
+        def __init__(self, rig: Any) -> None:
+            super().__init__(rig)
+            rigs.append(rig)
+
+        def train_step(self) -> Any:
+            if len(rigs) > 1:
+                len(rigs[-2].buffer)
+            return super().train_step()
+
+    report = play(Reaches)
+    assert report.verdict == "error"
+    assert type(report.error).__name__ == "LifeEnded"
+    assert "train_step" in frames(report.error)
+    assert "the life has ended" in report.findings[0].text
+
+
+def test_what_the_old_life_does_to_its_files_is_not_seen_by_the_next() -> None:
+    tidied: list[Path] = []
+
+    class Tidies(Threaded):
+        def save(self, root: Path, step: int) -> None:
+            super().save(root, step)
+            threading.Thread(target=self.tidy, args=[root], daemon=True).start()
+
+        def tidy(self, root: Path) -> None:
             try:
-                Threaded.answer(self, prompt)
-            except BaseException as error:
-                raise RuntimeError("a worker died") from error
+                self.rig.engine.generate(Prompt(15))
+            finally:
+                # The life has ended under it.
+                for checkpoint in root.iterdir():
+                    shutil.rmtree(checkpoint)
+                (root / "step_9").mkdir()
+                tidied.append(root)
 
-        Wraps.answer = answer  # type: ignore[method-assign]
-    report = play(Wraps)
+    report = play(Tidies, "hand_out 4; finish 0-3; train; save; crash; restart; drain")
+    assert tidied
+    assert report.history.lives[1].origin == 1
+    assert report.verdict == "lossless"
+
+
+def test_files_kept_open_and_a_changed_directory() -> None:
+    kept: list[Any] = []
+
+    class Wanders(Inline):
+        def save(self, root: Path, step: int) -> None:
+            os.chdir(root)
+            super().save(root, step)
+            kept.extend(path.open() for path in root.rglob("*.json"))
+
+    report = play(Wanders)
+    assert report.skipped == [5, 8, 9, 11]
+    assert kept
+    for file in kept:
+        file.close()
+
+
+# -- nonsense ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error"),
+    [
+        (lambda root: root.parent, "not below"),
+        (lambda root: 5, "not below"),
+        (lambda root: root, "no save of this run"),
+        (lambda root: root / "step_77", "no save of this run"),
+    ],
+    ids=["outside", "a number", "the root", "missing"],
+)
+def test_latest_chooses_nonsense(chosen: Any, error: str) -> None:
+    class Chooses(Inline):
+        @classmethod
+        def latest(cls, root: Path) -> Any:
+            return chosen(root)
+
+    report = play(Chooses)
+    assert report.verdict == "error"
+    assert error in report.findings[0].text
+
+
+def test_latest_may_give_a_text() -> None:
+    class Chooses(Inline):
+        @classmethod
+        def latest(cls, root: Path) -> Any:
+            return str(root / "step_1")
+
+    assert play(Chooses).skipped == [5, 8, 9, 11]
+
+
+def test_latest_that_finds_nothing_is_a_silent_restart() -> None:
+    class Forgets(Inline):
+        @classmethod
+        def latest(cls, root: Path) -> None:
+            return None
+
+    report = play(Forgets)
+    assert report.verdict == "lossy"
+    assert report.findings[0].text.startswith("silent restart: life 2 began afresh")
+    assert report.skipped == report.duplicated == []
+
+
+def test_a_save_that_writes_nothing() -> None:
+    class Saves(Inline):
+        def save(self, root: Path, step: int) -> None:
+            pass
+
+    report = run(Saves, "mid-flight", deadline=20)
+    assert report.verdict == "undetermined"
+    assert not report.passed
+    assert [missed.step for missed in report.missed] == ["save"]
+
+
+class KeepsOne(Inline):
+    """A new checkpoint takes the place of the old one."""
+
+    def save(self, root: Path, step: int) -> None:
+        for checkpoint in root.iterdir():
+            shutil.rmtree(checkpoint)
+        super().save(root, step)
+
+
+def test_a_checkpoint_that_was_not_kept_is_no_loss() -> None:
+    script = "hand_out 8; finish 0-3; train; save; finish 4-7; train; save; crash; restart"
+    report = play(KeepsOne, f"{script} from 0")
+    assert report.verdict == "lossless"
+    assert report.history.lives[1].origin is None
+    assert ["not kept" in missed.why for missed in report.missed] == [True]
+    assert play(KeepsOne, script).history.lives[1].origin == 2
+
+
+def test_a_downgrade_without_a_save() -> None:
+    class NeverSaves(menagerie.SelfDriven):
+        every = 99
+
+        def downgrade(self, checkpoint: Path) -> None:
+            bang()
+
+    report = play(NeverSaves, "hand_out 4; finish 0-3; save; downgrade; crash; restart; drain")
     assert report.error is None
+    assert [missed.step for missed in report.missed] == ["save", "downgrade"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "error"),
+    [
+        ([Rollout(Prompt(99), 0, 0)], ValueError),
+        ([Rollout(Prompt(-1), 0, 0)], ValueError),
+        ([Rollout(Prompt(0), 3, 0)], ValueError),
+        (["an answer"], TypeError),
+    ],
+)
+def test_what_can_not_be_trained(trained: Any, error: Any) -> None:
+    class Trains(Threaded):
+        def train_step(self) -> bool:
+            self.rig.trainer.train(trained)
+            return True
+
+    is_error(play(Trains), error, "_index")
+
+
+def test_a_drop_without_a_reason() -> None:
+    class Drops(Inline):
+        def answered(self, answer: Any) -> None:
+            self.rig.dropped(answer.result().prompt, "")
+
+    is_error(play(Drops), ValueError, "dropped")
+
+
+def test_a_prompt_that_is_put_in_the_buffer_twice_is_trained_twice() -> None:
+    class Doubles(Inline):
+        def answered(self, answer: Any) -> None:
+            super().answered(answer)
+            if answer.result().prompt.row == 6:
+                super().answered(answer)
+
+    report = play(Doubles)
+    assert report.verdict == "lossy"
+    assert report.duplicated == [6]
+    assert report.skipped == [5, 8, 9, 11]
+
+
+def test_a_prompt_that_is_said_to_be_buffered_twice_is_in_it_once() -> None:
+    class Says(menagerie.OwnPartsFrontier):
+        def answered(self, answer: Any) -> None:
+            super().answered(answer)
+            self.rig.buffered(answer.result())
+
+    assert play(Says).verdict == "lossless"
+
+
+# -- a loader of one's own -----------------------------------------------------------------------
+
+
+def watched(batches: Callable[[], Iterator[Any]], key: Callable[[Any], Any] = list) -> type[Any]:
+    """A collector with a loader that gives these batches."""
+
+    class Loader:
+        def __iter__(self) -> Iterator[Any]:
+            return batches()
+
+    class Watches(Inline):
+        def start(self) -> None:
+            self.batches = iter(self.rig.watch(Loader(), key))  # type: ignore[assignment]
+
+        def pull(self) -> bool:
+            batch = next(self.batches, None)
+            for row in batch or ():
+                future = self.rig.engine.submit(Prompt(row))  # type: ignore[arg-type]
+                future.add_done_callback(self.answered)
+            return batch is not None
+
+    return Watches
+
+
+def breaks() -> Iterator[list[int]]:
+    yield [0, 1, 2, 3]
+    bang()
+
+
+def strays() -> Iterator[list[int]]:
+    yield [0, 1, 99, 3]
+
+
+def pauses() -> Iterator[list[int]]:
+    yield [0, 1, 2, 3]
+    yield []
+    yield [4, 5, 6, 7]
+
+
+def test_a_loader_that_raises() -> None:
+    is_error(play(watched(breaks)), Bang, "bang")
+
+
+def test_a_loader_that_leaves_the_data_set() -> None:
+    is_error(play(watched(strays)), ValueError, "_index")
+
+
+def test_a_key_that_raises() -> None:
+    is_error(play(watched(pauses, key=lambda batch: bang())), Bang, "bang")
+
+
+def test_a_loader_with_an_empty_batch() -> None:
+    report = run(watched(pauses), "drain", setup=Setup(prompts=8), deadline=20)
+    assert report.verdict == "lossless"
+    assert report.structural == []
+
+
+# -- around the process --------------------------------------------------------------------------
+
+
+def test_much_output_passes(capfd: pytest.CaptureFixture[str]) -> None:
+    line = "x" * 1000
+
+    class Talks(Threaded):
+        def answer(self, prompt: Prompt) -> None:
+            for _ in range(200):
+                print(line)
+                print(line, file=sys.stderr)
+            super().answer(prompt)
+
+    assert play(Talks).skipped == [5, 8, 9, 11]
+    out, err = capfd.readouterr()
+    assert out.count(line) == err.count(line) == (12 + 4 + 16) * 200
+
+
+def test_warnings_as_errors_do_not_end_the_collector() -> None:
+    class Warns(Threaded):
+        def answer(self, prompt: Prompt) -> None:
+            warnings.warn("on its way out", DeprecationWarning, stacklevel=1)
+            super().answer(prompt)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DeprecationWarning, match="on its way out"):
+            # Not in the collector, but from the audit to whoever asked for it.
+            play(Warns)
+        warnings.simplefilter("ignore")
+        assert play(Warns).skipped == [5, 8, 9, 11]
+
+
+def test_a_collector_with_a_hook_of_its_own() -> None:
+    heard: list[Any] = []
+
+    class Hooks(Threaded):
+        def start(self) -> None:
+            self.former, threading.excepthook = threading.excepthook, heard.append
+            super().start()
+
+        def collect(self) -> None:
+            super().collect()
+            bang()
+
+    before = threading.excepthook
+    try:
+        report = play(Hooks)
+    finally:
+        threading.excepthook = before
+    # Its hook has it; the audit knows nothing of it, and nothing is lost by it.
+    assert [hooked.exc_type for hooked in heard if hooked.exc_type is Bang]
     assert report.skipped == [5, 8, 9, 11]

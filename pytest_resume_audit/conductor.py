@@ -26,7 +26,7 @@ from pytest_resume_audit.play import (
     WrongStyle,
 )
 from pytest_resume_audit.setup import Setup
-from pytest_resume_audit.timeline import Crash, Save, Timeline
+from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
 
 DEADLINE = 30.0
@@ -72,17 +72,6 @@ def run(
 
 
 def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None) -> Asked:
-    asked = _as_asked(timeline, setup)
-    for step in asked.timeline.steps:
-        if (isinstance(step, Save) and step.race) or (isinstance(step, Crash) and step.in_save_at):
-            raise NotImplementedError(
-                f"{step.text}: this version plays what happens before and after a save, "
-                "not yet what happens inside of one"
-            )
-    return asked
-
-
-def _as_asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None) -> Asked:
     if isinstance(timeline, str):
         timeline = NAMED[timeline] if timeline in NAMED else Timeline.parse(timeline)
     if isinstance(timeline, NamedTimeline):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -138,6 +139,7 @@ class Control:
         self.callers: set[int] = set()
         self.loops: set[asyncio.AbstractEventLoop] = set()
         self.ended_loops: set[asyncio.AbstractEventLoop] = set()
+        self.at_call: Callable[[str], None] | None = None
         self.inline: int | None = None
         self.would_block = False
         self.courier: Callable[[Callable[[], None]], None] | None = None
@@ -153,6 +155,8 @@ class Control:
         if self.over:
             raise LifeEnded
         self.callers.add(get_native_id())
+        if self.at_call is not None:
+            self.at_call(_name_of_call())
 
     @contextmanager
     def granted(self) -> Iterator[None]:
@@ -274,8 +278,10 @@ class Control:
         self, prompt: Prompt, generation: int, future: Future[Rollout] | None = None
     ) -> Generation:
         """Put a generation in flight."""
+        self.check()
         with self.lock:
-            self.check()
+            if self.over:
+                raise LifeEnded
             ordinal = self.numbers.of("dispatched", prompt.row, generation)
             begun = Generation(ordinal, prompt, generation, self.weights(), future)
             self.in_flight.setdefault(ordinal, []).append(begun)
@@ -392,6 +398,15 @@ def _all_tasks() -> list[Any]:
     # asyncio.all_tasks leaves out those that have ended.
     names = ("_all_tasks", "_scheduled_tasks", "_eager_tasks")
     return [task for name in names for task in list(getattr(asyncio.tasks, name, ()))]
+
+
+def _name_of_call() -> str:
+    """The call into the rig that is being let in, such as ``ReplayBuffer.state_dict``."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") in (__name__, "contextlib") and frame.f_back:
+        frame = frame.f_back
+    owner = frame.f_locals.get("self")
+    return f"{type(owner).__name__}.{frame.f_code.co_name}"
 
 
 def _raise_life_ended() -> None:

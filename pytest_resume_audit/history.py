@@ -230,6 +230,11 @@ class SaveRecord:
         counts: of the weights when the save began.
         checkpoint: its name below the checkpoint root.
         published: whether the save came to its end.
+        end: events of that life before the save had ended: with others between, where it was
+            raced.
+        raced: steps that happened inside of it.
+        kept_out: steps that should have, and were kept out until it had ended.
+        died_at: the file operation before which it died.
         legacy: whether it was rewritten as the version before the fix wrote it.
     """
 
@@ -241,6 +246,10 @@ class SaveRecord:
     counts: tuple[int, ...]
     checkpoint: str = ""
     published: bool = False
+    end: int = 0
+    raced: tuple[str, ...] = ()
+    kept_out: tuple[str, ...] = ()
+    died_at: str = ""
     legacy: bool = False
 
 
@@ -324,7 +333,8 @@ class History:
         while life.origin is not None:
             save = self.save(life.origin)
             life = self.lives[save.life - 1]
-            lineage.append((life, save.position))
+            # What failed or was dropped while the save went on may be in it, or not.
+            lineage.append((life, max(save.position, save.end)))
         return lineage[::-1]
 
     def lines(self) -> list[str]:

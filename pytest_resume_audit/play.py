@@ -22,6 +22,7 @@ from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
 from pytest_resume_audit.rig import Rig
+from pytest_resume_audit.savepoints import DeathInSave, SavePoints
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import (
     Crash,
@@ -32,6 +33,7 @@ from pytest_resume_audit.timeline import (
     HandOut,
     Ordinals,
     Position,
+    Race,
     Restart,
     Save,
     Step,
@@ -250,7 +252,10 @@ class Play:
         elif isinstance(step, Downgrade):
             self._downgrade()
         elif isinstance(step, Crash):
-            self._crash()
+            if step.in_save_at is None:
+                self._crash()
+            else:
+                self._die_in_save(step, step.in_save_at)
         elif isinstance(step, Stop):
             self._stop()
         elif isinstance(step, Restart):
@@ -335,6 +340,9 @@ class Play:
         name = self._name_of(checkpoint)
         saves = [save for save in self.history.saves if save.checkpoint == name]
         if not saves:
+            # What a save that died has left goes by another name, if by any.
+            saves = [save for save in self.history.saves[-1:] if save.died_at]
+        if not saves:
             raise _Raised(
                 LookupError(f"latest chose {name!r}, which no save of this run has published")
             )
@@ -400,7 +408,10 @@ class Play:
 
     def _call(self, what: str, function: Callable[[], Any], *, resume: bool = False) -> Any:
         """Call into the collector, and wait for it to return."""
-        call = self.life.call(what, function)
+        return self._returned(self.life.call(what, function), resume=resume)
+
+    def _returned(self, call: Call, *, resume: bool = False) -> Any:
+        """What a call comes to, once it has returned."""
         self._until_returned(call)
         self._commit()
         self._check()
@@ -412,10 +423,8 @@ class Play:
     def _is_refusal(self, error: BaseException) -> bool:
         """Whether an exception at a restart is a refusal: declared, or past an older way out."""
         published = [save.number for save in self.history.saves if save.published]
-        wanted = self.record.wanted
-        return isinstance(error, self.collector.refuses) or (
-            wanted is not None and wanted > min(published)
-        )
+        chosen = self.record.origin or self.record.wanted or 0
+        return isinstance(error, self.collector.refuses) or any(n < chosen for n in published)
 
     def _until_returned(self, call: Call) -> None:
         """A call that waits for answers gets them, the oldest first."""
@@ -629,13 +638,78 @@ class Play:
         return self.control.steps_taken > before
 
     def _save(self, step: Save) -> None:
-        collector = self.collector
-        assert isinstance(collector, Collector)
+        if step.race is not None and not self.style.threaded:
+            self._miss(step.text, "single-threaded: nothing comes between", throttled=True)
+            step = Save()
         before = self._entries()
         save = self._begin_save()
-        version = save.weight_version
-        self._call("save", lambda: collector.save(self.life_root, version))
+        if step.race is None:
+            self._call("save", self._saving(save))
+        else:
+            self._save_raced(step, step.race, save)
         self._end_save(save, before)
+
+    def _saving(self, save: SaveRecord) -> Callable[[], Any]:
+        collector, root = self.collector, self.life_root
+        assert isinstance(collector, Collector)
+        return lambda: collector.save(root, save.weight_version)
+
+    def _save_raced(self, step: Save, race: Race, save: SaveRecord) -> None:
+        """A save that stops at one of its points, while other things happen."""
+        points = SavePoints(self.control, self.life_root, race.at)
+        with points.watched():
+            call = self.life.call("save", points.inside(self._saving(save)))
+            while not points.stopped and not call.done and (waiting := self._in_flight()):
+                self._release(waiting[0], failed=False)
+            self._race_at(points, step, race, save)
+            self._returned(call)
+
+    def _race_at(self, points: SavePoints, step: Save, race: Race, save: SaveRecord) -> None:
+        """What a race does while the save stands at its point, if it came to it."""
+        if points.stopped:
+            for inner in race.steps:
+                self._race(inner, save)
+            points.go_on()
+        else:
+            why = f"the save has only {len(points.seen)} points"
+            self._miss(step.text, why, throttled=True)
+
+    def _race(self, step: Step, save: SaveRecord) -> None:
+        """A step inside of a save: a lock may rightly keep it out until the save has ended."""
+        missed, in_the_way, held = list(self.missed), set(self.in_the_way), self.progress.held()
+        events = len(self.record.events)
+        self._do(step)
+        kept_out = len(self.missed) > len(missed) or self.progress.held() > held
+        if kept_out or len(self.record.events) == events:
+            save.kept_out += (step.text,)
+        else:
+            save.raced += (step.text,)
+        # The save is what held it, neither the script nor the loader's gate.
+        self.missed, self.in_the_way = missed, in_the_way
+
+    def _die_in_save(self, step: Crash, at: int) -> None:
+        """A save that dies before one of its file operations: the next life finds what was done."""
+        image = self.root / f"life-{self.record.number + 1}"
+        death = DeathInSave(self.life_root, image, at)
+        save = self._save_watched(death)
+        if save is not None and death.died:
+            save.died_at, save.published = death.seen[at - 1], False
+            self._end_life("crash")
+            return
+        if save is not None:
+            why = f"the save has only {len(death.seen)} file operations"
+            self._miss(step.text, why, throttled=True)
+        self._crash()
+
+    def _save_watched(self, death: DeathInSave) -> SaveRecord | None:
+        """A save to its end, while its file operations are counted; None when none came."""
+        before = self._entries()
+        save = self._begin_save()
+        with death.watched():
+            self._call("save", self._saving(save))
+        new = sorted(self._entries() - before)
+        save.checkpoint = new[-1] if new else ""
+        return save
 
     def _begin_save(self) -> SaveRecord:
         save = SaveRecord(
@@ -664,6 +738,7 @@ class Play:
         else:
             why = "nothing was written below the checkpoint root"
             self._miss(Save().text, why, throttled=False)
+        save.end = len(self.record.events)
         self._note("saved", save.number)
         self._commit()
 
@@ -684,16 +759,15 @@ class Play:
         save.legacy = True
 
     def _stop(self) -> None:
-        collector = self.collector
+        collector, control = self.collector, self.control
         assert isinstance(collector, Collector)
         call = self.life.call("stop", collector.stop)
-        if not call.done:
-            self._rest(conclude=True)
-        self._finish_stop(call)
-
-    def _finish_stop(self, call: Call) -> None:
-        if call.error is not None:
-            raise _Raised(call.error)
+        while not call.done and self._stands_at_loader():
+            # A thread that is waited for gets its batch, and with it sees that it should end.
+            control.place_limit = control.numbers.place + 1
+            control.open_gates()
+            self._rest()
+        self._returned(call)
         self._end_life("stop", self.root / f"life-{self.record.number + 1}")
 
     def _drain(self) -> None:
@@ -751,6 +825,11 @@ class SelfDrivenPlay(Play):
             lambda: collector.run(root, resume=checkpoint, load_replay_buffer=load_replay_buffer),
         )
 
+    def _do(self, step: Step) -> None:
+        if isinstance(step, HandOut | Finish | Fail) and not self.control.standing_at("point"):
+            self._go_on_behind_saves()
+        super()._do(step)
+
     def _check(self) -> None:
         super()._check()
         error = getattr(self, "_running", None) and self._running.error
@@ -767,7 +846,7 @@ class SelfDrivenPlay(Play):
         control.train_limit = before + 1
         self._go_on_behind_saves()
         while control.standing_at("save"):
-            self._through_save()
+            self._through_save(Save())
             self._go_on_behind_saves()
         return control.steps_taken > before
 
@@ -779,6 +858,17 @@ class SelfDrivenPlay(Play):
 
     def _save(self, step: Save) -> None:
         """Let steps through until the framework saves, and hold it right behind the save."""
+        if self._comes_to_save(step):
+            self._through_save(step)
+
+    def _save_watched(self, death: DeathInSave) -> SaveRecord | None:
+        if not self._comes_to_save(Crash(1)):
+            return None
+        with death.watched():
+            return self._through_save(Save())
+
+    def _comes_to_save(self, step: Step) -> bool:
+        """Let steps through until the framework is about to save."""
         control = self.control
         self._go_on_behind_saves()
         while not control.standing_at("save"):
@@ -790,20 +880,31 @@ class SelfDrivenPlay(Play):
                 if not control.standing_at("save"):
                     why = "run has ended" if self._running.done else "it waits for more"
                     self._miss(step.text, f"no save came: {why}", throttled=True)
-                    return
-        self._through_save()
+                    return False
+        return True
 
-    def _through_save(self) -> None:
+    def _through_save(self, step: Save) -> SaveRecord:
         control = self.control
+        (saver,) = control.standing_at("save")
         save = self._begin_save()
         control.save_limit = control.saves_begun + 1
-        self._go_on()
+        if step.race is None:
+            self._go_on()
+        else:
+            at = step.race.at
+            points = SavePoints(control, self.life_root, at, thread=saver.thread)
+            with points.watched():
+                self._go_on()
+                self._race_at(points, step, step.race, save)
+                self._rest()
         if not control.standing_at("saved"):
             raise _Hangs(self._stands("a save does not come to its end"))
         assert control.checkpoint is not None
         save.checkpoint, save.published = self._name_of(control.checkpoint), True
+        save.end = len(self.record.events)
         self._note("saved", save.number)
         self._commit()
+        return save
 
     def _go_on_behind_saves(self) -> None:
         self.control.pass_limit = self.control.saves_begun

@@ -133,21 +133,22 @@ class Rest:
         """
         activity = self._control.activity
         woken = dict.fromkeys(pollers, 0)
-        before = quiet
+        seen = quiet
         while True:
+            before = self._look.counts()
             asleep = self._look.asleep()
             counts = self._look.counts()
             if self._control.activity != activity or counts.keys() != quiet.keys():
                 return False
             for thread, count in counts.items():
                 if thread in pollers:
-                    woken[thread] += count != before[thread]
+                    woken[thread] += count != seen[thread]
                 elif count != quiet[thread]:
                     return False
             if asleep and counts == before and min(woken.values()) >= len(pollers):
                 return True
             patience.lose()
-            before = counts
+            seen = counts
 
 
 class _Patience:

@@ -110,6 +110,8 @@ STATES: dict[str, Callable[[History, Setup], bool]] = {
         history.save(life.origin or 0).legacy for life in _resumed(history)
     ),
     "rolled back trained prompts": _rolled_back,
+    "raced inside a save": _any_save(lambda save: bool(save.raced)),
+    "died between writes": lambda history, setup: any(save.died_at for save in history.saves),
     "saved": _any_save(lambda save: True),
 }
 """What each state is called, and when a history has reached it."""

@@ -80,7 +80,7 @@ def leaves_threads() -> list[Callable[[], None]]:
 
 @pytest.fixture(autouse=True)
 def undisturbed(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_threads: list[Callable[[], None]]
 ) -> Iterator[None]:
     workspaces = tmp_path / "workspaces"
     workspaces.mkdir()
@@ -92,8 +92,8 @@ def undisturbed(
     def ended() -> bool:
         return set(threading.enumerate()) <= threads
 
-    if "leaves_threads" in request.fixturenames:
-        for end in request.getfixturevalue("leaves_threads"):
+    if leaves_threads:
+        for end in leaves_threads:
             end()
         # What such a thread raises at its end must not come out elsewhere: the hook stays.
         threading.excepthook = former
@@ -458,12 +458,12 @@ class Stubborn(Threaded):
         threading.Thread(target=self.stay, name="stubborn", daemon=True).start()
 
     def stay(self) -> None:
-        while not self.let_go.is_set():
-            try:
-                len(self.rig.buffer)
+        try:
+            while not self.let_go.is_set():
                 time.sleep(0.002)
-            except BaseException:
-                pass
+                len(self.rig.buffer)
+        except BaseException:
+            self.stay()
 
 
 def test_a_thread_that_will_not_end_is_left_behind_and_named(
@@ -510,12 +510,12 @@ SCRIPT = """
             self.rig.buffer.add(answer.result())
 
         def stay(self):
-            while True:
-                try:
-                    len(self.rig.buffer)
+            try:
+                while True:
                     time.sleep(0.001)
-                except BaseException:
-                    pass
+                    len(self.rig.buffer)
+            except BaseException:
+                self.stay()
 
         def wait(self):
             self.stop_me.acquire()

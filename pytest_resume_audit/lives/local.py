@@ -280,9 +280,10 @@ class _LoopHelper(_Helper):
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin, job)
 
-    def _begin(self, job: Callable[[], None] | None) -> None:
-        if job is None:
-            raise LifeEnded
+    def close(self) -> None:
+        self._control.end_loop(self._loop)
+
+    def _begin(self, job: Callable[[], None]) -> None:
         self._loop.create_task(self._do(job))
 
     async def _do(self, job: Callable[[], None]) -> None:

@@ -38,8 +38,8 @@ def assert_lossless(report: AuditReport) -> None:
         report: of the run.
 
     Raises:
-        AuditFailed: when its verdict is anything but ``"lossless"``; a refusal is no loss, but
-            nothing was proved by it either.
+        AuditFailed: when its verdict is anything but ``"lossless"``, or when it did not come to
+            what the timeline is for: a refusal is no loss, but nothing was proved by it either.
 
     Example:
         >>> from pytest_resume_audit import FrontierCollector, assert_lossless, run
@@ -47,7 +47,7 @@ def assert_lossless(report: AuditReport) -> None:
     """
     __tracebackhide__ = True
     _check_report(report, "assert_lossless")
-    if report.verdict != "lossless":
+    if report.verdict != "lossless" or report.unreached is not None:
         raise _failed(str(report), report)
 
 

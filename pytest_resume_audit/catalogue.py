@@ -193,6 +193,7 @@ _ALL = (
         by_position="hand_out; finish newest hand_out; train; hand_out; finish newest hand_out; "
         "train; hand_out; finish all; train; save; crash; restart; drain",
         may_reach=("saved with a drop behind it",),
+        demand="clean",
         sizes={"prompts": 20, "max_age": 1},
     ),
     NamedTimeline(
@@ -204,6 +205,7 @@ _ALL = (
         "crash; restart; hand_out; finish oldest 3; save; crash; restart; drain",
         must_reach=("saved with prompts in flight", "resumed"),
         may_reach=("saved with a carried-over rest",),
+        demand="clean",
         sizes={"max_in_flight": 6},
     ),
     NamedTimeline(
@@ -213,6 +215,7 @@ _ALL = (
         by_position="hand_out; finish oldest hand_out; train; hand_out; finish 5:0 6:0; save; "
         "crash; restart; drain",
         may_reach=("saved with part of a group",),
+        demand="clean",
         sizes={"group_size": 2},
     ),
     NamedTimeline(
@@ -222,6 +225,7 @@ _ALL = (
         by_position="hand_out; finish oldest hand_out; train; hand_out; save; crash; restart; "
         "drain",
         may_reach=("saved at the end of a pass",),
+        demand="clean",
         sizes={"prompts": 8, "passes": 2},
     ),
     NamedTimeline(
@@ -231,6 +235,7 @@ _ALL = (
         by_position="hand_out; finish all; train 2; hand_out; finish all; train 2; hand_out; "
         "finish every 2; save; crash; restart; drain",
         may_reach=("saved in a later pass",),
+        demand="clean",
         sizes={"prompts": 8, "passes": 2, "shuffle": True},
     ),
     NamedTimeline(
@@ -250,6 +255,7 @@ _ALL = (
         by_position=_HALFWAY + "save; crash; restart; hand_out; finish oldest 3; train; save; "
         "crash; restart; drain",
         must_reach=_IN_FLIGHT,
+        demand="clean",
         sizes={"prompts": 17, "prompts_per_step": 3, "group_size": 2},
     ),
 )

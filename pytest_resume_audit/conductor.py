@@ -63,7 +63,8 @@ def run(
     """
     asked = _asked(timeline, setup)
     report = _Audit(collector, asked, deadline).report()
-    if asked.otherwise is not None and report.passed and report.unreached is not None:
+    throttled = report.passed and report.unreached is not None
+    if asked.otherwise is not None and throttled and not report.lacks_downgrade:
         by_position = replace(asked, timeline=asked.otherwise, otherwise=None)
         other = _Audit(collector, by_position, deadline).report()
         if other.unreached is None or not other.passed:

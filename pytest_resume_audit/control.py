@@ -114,6 +114,8 @@ class Control:
     ) -> None:
         self.setup = setup
         self.lock = threading.Lock()
+        # A loop that runs here belongs to whoever audits, and outlives the life.
+        self._made_in = get_ident()
         self.numbers = LifeNumbering(numbering, settled)
         self.place_limit: float = 0 if gated else NO_LIMIT
         self.train_limit: float = 0 if self_driven else NO_LIMIT
@@ -127,6 +129,7 @@ class Control:
         self.inside = 0
         self.activity = 0
         self.batches = 0
+        self.first_place: int | None = None
         self.pass_ended = False
         self.passes_ended = 0
         self.data_over = False
@@ -149,7 +152,7 @@ class Control:
     def check(self) -> None:
         """Let the call in, unless the life is over."""
         loop = asyncio._get_running_loop()
-        if loop is not None and loop not in self.loops:
+        if loop is not None and loop not in self.loops and get_ident() != self._made_in:
             self.loops.add(loop)
             _keep_quiet(loop, self)
         if self.over:
@@ -260,7 +263,10 @@ class Control:
     def hand_out(self, rows: Sequence[int], place: int | None) -> None:
         """Note a batch that the loader handed out. The lock is held."""
         self.batches += 1
-        for ordinal in self.numbers.hand_out(rows, place):
+        ordinals = self.numbers.hand_out(rows, place)
+        if self.first_place is None and ordinals:
+            self.first_place = ordinals[0]
+        for ordinal in ordinals:
             self.record("handed_out", ordinal)
         self.pass_ended = self.data_over = False
 

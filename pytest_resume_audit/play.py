@@ -324,6 +324,9 @@ class Play:
             collector = self.collector
             latest = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
             return None if latest is None else Path(latest)
+        if restart.source >= len(published):
+            self._miss(restart.text, "that checkpoint has not been written", throttled=False)
+            return None
         save = published[restart.source]
         checkpoint = self.life_root / save.checkpoint
         newest = max(s.number for s in self.history.saves if s.checkpoint == save.checkpoint)
@@ -381,8 +384,8 @@ class Play:
         record.final = self.progress.standing(control.numbers.place)
         record.warned = self.overheard.warned
         record.most_in_flight = control.most_in_flight
-        first = next((e.ordinal for e in record.events if e.kind == "handed_out"), None)
-        record.start_place = record.start_place if first is None else first
+        if control.first_place is not None:
+            record.start_place = control.first_place
         record.left_behind = self.life.end()
         # What a thread makes of its life's end is not the next life's.
         self.overheard.forget()
@@ -544,11 +547,15 @@ class Play:
             if not chosen and self.progress.where(ordinal) in (None, "handed_out"):
                 self._rest(conclude=True)
                 chosen = self._chosen(ordinal, generation)
-            for begun in chosen:
-                if not begun.ended:
-                    self._release(begun, failed=failed)
             if not chosen:
                 self._note_not_in_flight(step.text, ordinal)
+            whole = generation is None and not failed
+            for _ in range(self.setup.group_size if whole else 1):
+                for begun in chosen:
+                    if not begun.ended:
+                        self._release(begun, failed=failed)
+                # A group may be answered one generation after the other.
+                chosen = self._chosen(ordinal, generation)
 
     def _chosen(self, ordinal: int, generation: int | None) -> list[Generation]:
         with self.control.lock:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from pytest_resume_audit.collector import SelfDrivenCollector
 from pytest_resume_audit.history import History, LifeRecord, SaveRecord
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.states import reached
-from pytest_resume_audit.timeline import Timeline
+from pytest_resume_audit.timeline import Downgrade, Timeline
 
 if TYPE_CHECKING:
-    from pytest_resume_audit.collector import Collector, SelfDrivenCollector
+    from pytest_resume_audit.collector import Collector
 
 Verdict = Literal["lossless", "undetermined", "refused", "hang", "error", "lossy"]
 
@@ -214,6 +215,11 @@ class AuditReport:
             return self.demand == "lossless or refused"
         return self.verdict == "lossless"
 
+    @property
+    def lacks_downgrade(self) -> bool:
+        """Whether the collector could not make the legacy checkpoint that the script asks for."""
+        return any(missed.step == Downgrade().text for missed in self.missed)
+
     def __str__(self) -> str:
         from pytest_resume_audit.reports.text import render
 
@@ -322,6 +328,7 @@ class _Judgement:
         structural = self._structural()
         if self.asked.demand == "clean" and not self.collector.structural:
             self._find("lossy", "not trained by an uninterrupted run", structural)
+            self._find("lossy", "trained beyond the passes of the setup", self._beyond_the_setup())
         self._check_lives()
         self._check_order()
         self._check_end()
@@ -447,6 +454,14 @@ class _Judgement:
         seen = 0 if self.endless else len(self.reference.rows)
         return set(range(max(self.setup.total, seen))) - self.expected
 
+    def _beyond_the_setup(self) -> set[int]:
+        """Places that an uninterrupted run trains though the setup has fewer passes."""
+        passes = self.setup.passes
+        if self.endless:
+            return set()
+        beyond = {place for places in self.places.values() for place in places[passes:]}
+        return beyond & self.reference.trained
+
     def _rolled_back(self) -> set[int]:
         lost: set[int] = set()
         kept = {life.number: until for life, until in self.lineage}
@@ -561,11 +576,15 @@ class _Judgement:
             (standing.held, "finished, held by the collector,"),
             (standing.handed_out, "handed out, not dispatched,"),
             (standing.evicted, "evicted"),
-            (standing.owed, "not come round again"),
         ):
             if ordinal in ordinals:
                 kind = f"{where.rstrip(',')} at a save"
                 return Reason(kind, f"{where} at {at}, and {behind}")
+        writer = self.history.lives[save.life - 1]
+        if ordinal in standing.owed and writer.start_place <= ordinal:
+            return Reason(
+                "not come round again at a save", f"not come round again at {at}, and {behind}"
+            )
         if ordinal in standing.trained | standing.settled and self._counted(save, ordinal):
             return Reason(
                 "weights not restored",
@@ -763,6 +782,8 @@ class _Judgement:
                 return f"{what}, with the loader's gate open"
             if any(save.standing.held for save in self.history.saves):
                 return f"{what}, with finished prompts held by the collector"
+            if issubclass(self.collector, SelfDrivenCollector):
+                return f"{what}, as it trains and saves by itself"
             self._add("undetermined", what)
         elif optional:
             return f"this collector never came to: {'; '.join(optional)}"

@@ -7,6 +7,8 @@ crash, restart. What differs is written at each test.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import menagerie
@@ -44,6 +46,15 @@ def whys(report: AuditReport) -> dict[str, list[int]]:
     for ordinal, reason in sorted(report.reasons.items()):
         kinds.setdefault(reason.kind, []).append(ordinal)
     return kinds
+
+
+@pytest.fixture(autouse=True)
+def every_thread_ends() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread
 
 
 MID_FLIGHT = {"trained": [0, 1, 2, 3], "buffered": [4, 6, 7, 10], "in_flight": [5, 8, 9, 11]}

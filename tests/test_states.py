@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -145,6 +146,15 @@ CASES: dict[str, tuple[History, list[History]]] = {
         ],
     ),
 }
+
+CASES["raced inside a save"] = (
+    history([ONE], [replace(save(1, 1), raced=("finish 5",))]),
+    [history([ONE], [replace(save(1, 1), kept_out=("finish 5",))]), saved(8)],
+)
+CASES["died between writes"] = (
+    history([ONE], [replace(save(1, 1, published=False), died_at="mkdir step_1")]),
+    [saved(8), history([ONE], [save(1, 1, published=False)])],
+)
 
 
 def test_every_state_is_here() -> None:

@@ -191,7 +191,7 @@ class ThreadedLife:
         self.control.end()
         for helper in self._helpers:
             helper.close()
-        for thread in self.threads():
+        for thread in self._mortals():
             if thread.native_id not in at_gates:
                 let_go(thread, self.control)
         if not self._all_ended():
@@ -283,7 +283,8 @@ class _LoopHelper(_Helper):
     def close(self) -> None:
         self._control.end_loop(self._loop)
 
-    def _begin(self, job: Callable[[], None]) -> None:
+    def _begin(self, job: Callable[[], None] | None) -> None:
+        assert job is not None  # it is ended otherwise: by close
         self._loop.create_task(self._do(job))
 
     async def _do(self, job: Callable[[], None]) -> None:

@@ -1,0 +1,356 @@
+"""When a life is at rest, by each way of looking at its threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_resume_audit import rest
+from pytest_resume_audit.control import Control
+from pytest_resume_audit.numbering import Numbering
+from pytest_resume_audit.rest import FrameLook, NotAtRest, ProcLook, Rest, look_at
+from pytest_resume_audit.setup import Setup
+
+linux = pytest.mark.skipif(
+    not os.path.exists("/proc/self/task"), reason="threads are looked at in /proc"
+)
+
+DEADLINE = 20.0
+
+
+class Life:
+    """Threads that are looked at, and how they end."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.control = Control(Setup(), Numbering(range(16)))
+        self.ignored = rest.native_threads()
+        self.look = kind(self.ignored, self.control.parked)
+        self.over = threading.Event()
+        self.ends: list[Callable[[], None]] = []
+        self.threads: list[threading.Thread] = []
+        self.loops = 0
+
+    def start(self, target: Callable[[], Any], *, end: Callable[[], Any] = lambda: None) -> int:
+        """Begin a thread; returns its native id once it runs."""
+        running = threading.Event()
+
+        def body() -> None:
+            running.set()
+            target()
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        running.wait()
+        self.threads.append(thread)
+        self.ends.append(end)
+        assert thread.native_id is not None
+        return thread.native_id
+
+    def rest(self, deadline: float = DEADLINE, *, conclude: bool = False) -> None:
+        Rest(self.control, self.look, deadline).wait(conclude=conclude)
+
+    def close(self) -> None:
+        self.over.set()
+        while self.ends:
+            self.ends.pop()()
+        for thread in self.threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+        self.look.close()
+
+
+@pytest.fixture(params=[pytest.param(ProcLook, marks=linux), FrameLook])
+def life(request: pytest.FixtureRequest) -> Iterator[Life]:
+    """Looked at in both ways."""
+    life = Life(request.param)
+    yield life
+    life.close()
+
+
+@pytest.fixture(params=[pytest.param(ProcLook, marks=linux)])
+def in_proc(request: pytest.FixtureRequest) -> Iterator[Life]:
+    """Looked at in the way that is exact."""
+    life = Life(request.param)
+    yield life
+    life.close()
+
+
+def held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+# -- asleep --------------------------------------------------------------------------------------
+
+
+def test_nobody_is_at_rest(life: Life) -> None:
+    life.rest()
+    life.rest(conclude=True)
+
+
+def test_asleep_in_a_lock(life: Life) -> None:
+    lock = held()
+    life.start(lock.acquire, end=lock.release)
+    life.rest(conclude=True)
+
+
+def test_asleep_in_an_event(life: Life) -> None:
+    life.start(life.over.wait)
+    life.rest(conclude=True)
+
+
+def test_asleep_at_a_queue(life: Life) -> None:
+    jobs: queue.Queue[None] = queue.Queue()
+    life.start(jobs.get, end=lambda: jobs.put(None))
+    life.rest(conclude=True)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    here, there = socket.socketpair()
+    with here, there:
+        yield here, there
+
+
+def test_asleep_in_select(ends: tuple[socket.socket, socket.socket], life: Life) -> None:
+    here, there = ends
+    life.start(lambda: select.select([here], [], []), end=lambda: there.send(b"x"))
+    life.rest(conclude=True)
+
+
+def test_asleep_in_a_long_sleep(in_proc: Life) -> None:
+    # Longer than a poller: at rest at once, and a conclusion waits for the one waking.
+    ended: list[bool] = []
+    in_proc.start(lambda: (time.sleep(0.4), ended.append(True)))
+    in_proc.rest()
+    in_proc.rest(conclude=True)
+    assert ended
+
+
+# -- pollers -------------------------------------------------------------------------------------
+
+
+def get_nothing(timeout: float) -> None:
+    with contextlib.suppress(queue.Empty):
+        queue.Queue[None]().get(timeout=timeout)
+
+
+def polling(life: Life, pause: Callable[[], Any]) -> None:
+    while not life.over.is_set():
+        life.loops += 1
+        pause()
+
+
+@pytest.mark.parametrize(
+    "pause",
+    [
+        lambda: time.sleep(0.001),
+        lambda: time.sleep(0.01),
+        lambda: threading.Event().wait(0.003),
+        lambda: held().acquire(timeout=0.005),
+        lambda: select.select([], [], [], 0.004),
+        lambda: get_nothing(timeout=0.005),
+    ],
+    ids=["sleep 1 ms", "sleep", "event", "lock", "select", "queue"],
+)
+def test_a_poller_must_have_woken(in_proc: Life, pause: Any) -> None:
+    in_proc.start(lambda: polling(in_proc, pause))
+    for _ in range(5):
+        before = in_proc.loops
+        in_proc.rest()
+        assert in_proc.loops > before
+
+
+def test_one_poller_may_hand_on_to_the_next(in_proc: Life) -> None:
+    # What is put in at one end has come out at the other before the life is called at rest.
+    first: list[int] = []
+    second: list[int] = []
+    third: list[int] = []
+
+    def move(source: list[int], target: list[int]) -> None:
+        while not in_proc.over.is_set():
+            if source:
+                target.append(source.pop())
+            time.sleep(0.003)
+
+    in_proc.start(lambda: move(second, third))
+    in_proc.start(lambda: move(first, second))
+    for number in range(5):
+        first.append(number)
+        in_proc.rest()
+        assert third[-1] == number
+
+
+def test_how_long_a_thread_still_waits(in_proc: Life) -> None:
+    def reads(wait: Callable[[], Any], end: Callable[[], Any] = lambda: None) -> float | None:
+        thread = in_proc.start(wait, end=end)
+        in_proc.rest()
+        return in_proc.look.timed_wait(thread)
+
+    lock = held()
+    assert reads(lock.acquire, lock.release) is None
+    timed: list[Callable[[], Any]] = [
+        lambda: in_proc.over.wait(30),
+        lambda: held().acquire(timeout=1),
+        lambda: time.sleep(1),
+        lambda: select.select([], [], [], 1),
+    ]
+    for wait in timed:
+        left = reads(wait)
+        assert left is not None
+        assert 0 < left <= 30
+
+
+# -- not asleep ----------------------------------------------------------------------------------
+
+
+def spinning(life: Life) -> None:
+    while not life.over.is_set():
+        life.loops += 1
+
+
+def test_one_that_works_is_never_at_rest(life: Life) -> None:
+    life.start(lambda: spinning(life))
+    with pytest.raises(NotAtRest):
+        life.rest(deadline=0.3)
+
+
+def test_a_call_that_is_let_through_is_not_at_rest(life: Life) -> None:
+    with life.control.granted(), pytest.raises(NotAtRest):
+        life.rest(deadline=0.1)
+    life.rest()
+
+
+def test_the_deadline_runs_from_the_last_progress(life: Life) -> None:
+    # Ten times something happens; each time there are as many seconds again.
+    steps = threading.Semaphore(0)
+    done: list[int] = []
+
+    def work() -> None:
+        for number in range(10):
+            for _ in range(20_000):
+                life.loops += 1
+            done.append(number)
+            life.control.activity += 1
+        steps.release()
+
+    life.start(work)
+    life.rest(deadline=DEADLINE)
+    assert done == list(range(10))
+
+
+def test_one_that_waits_for_the_interpreter_is_not_at_rest(in_proc: Life) -> None:
+    # A thread that nobody looks at keeps the interpreter busy: whoever is woken meanwhile has
+    # to wait for it, asleep as any other, and has work to do.
+    stop = threading.Event()
+    wake = held()
+
+    def work() -> None:
+        while True:
+            wake.acquire()
+            if in_proc.over.is_set():
+                return
+            for _ in range(2_000):
+                in_proc.loops += 1
+
+    thread = in_proc.start(work, end=wake.release)
+    in_proc.rest()
+
+    def foreign() -> None:
+        while not stop.is_set():
+            pass
+
+    spinner = threading.Thread(target=foreign, daemon=True)
+    spinner.start()
+    assert spinner.native_id is not None
+    look = ProcLook(in_proc.ignored | {spinner.native_id}, set())
+    try:
+        assert thread in look.counts()
+        for round_ in range(1, 4):
+            wake.release()
+            Rest(in_proc.control, look, DEADLINE).wait()
+            assert in_proc.loops == 2_000 * round_
+    finally:
+        stop.set()
+        spinner.join()
+        look.close()
+
+
+def test_one_that_stands_at_a_gate_is_not_looked_at(life: Life) -> None:
+    thread = life.start(lambda: spinning(life))
+    life.control.parked.add(thread)
+    life.rest()
+    life.control.parked.clear()
+    with pytest.raises(NotAtRest):
+        life.rest(deadline=0.1)
+
+
+def test_one_that_was_there_before_is_not_looked_at() -> None:
+    other = Life(FrameLook)
+    other.start(lambda: spinning(other))
+    try:
+        kinds = [FrameLook, ProcLook] if os.path.exists("/proc/self/task") else [FrameLook]
+        for kind in kinds:
+            life = Life(kind)
+            life.rest()
+            life.close()
+    finally:
+        other.close()
+
+
+# -- coming and going ----------------------------------------------------------------------------
+
+
+def test_threads_that_come_and_go(life: Life) -> None:
+    # Each begins the next: at rest is what is left when the last has ended.
+    done: list[int] = []
+
+    def begin(number: int) -> None:
+        done.append(number)
+        if number < 30:
+            threading.Thread(target=begin, args=[number + 1]).start()
+
+    life.start(lambda: begin(0))
+    life.rest()
+    if isinstance(life.look, ProcLook):
+        assert done == list(range(31))
+    assert life.look.counts() == {} or isinstance(life.look, FrameLook)
+
+
+@linux
+def test_no_file_stays_open() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    life = Life(ProcLook)
+    for _ in range(5):
+        life.start(lambda: None)
+    life.start(life.over.wait)
+    life.rest()
+    life.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_the_system_s_own_way_is_taken() -> None:
+    look = look_at(frozenset(), set())
+    exact = sys.platform.startswith("linux") and os.path.exists(
+        f"/proc/self/task/{threading.get_native_id()}/schedstat"
+    )
+    assert look.name == ("proc" if exact else "frames")
+    look.close()
+
+
+def test_frames_are_taken_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "_TASKS", "/nowhere")
+    look = look_at(frozenset(), set())
+    assert isinstance(look, FrameLook)
+    assert threading.get_native_id() in rest.native_threads()

@@ -98,8 +98,9 @@ class Collector(_Audited, abc.ABC):
         """Publish checkpoint ``step`` below ``root``, in the project's own layout.
 
         Args:
-            root: the checkpoint root, which exists.
-            step: trainer steps so far.
+            root: the checkpoint root, which exists; after a restart the checkpoints of the
+                lives before are in it.
+            step: trainer steps so far; several saves may have the same.
         """
 
     @abc.abstractmethod

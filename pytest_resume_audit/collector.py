@@ -14,6 +14,30 @@ from pytest_resume_audit.rig import Rig
 Delivery = Literal["exactly_once", "at_least_once"]
 
 
+def _check_declarations(kind: type[_Audited]) -> None:
+    """Refuse declarations that say nothing, where the class is defined."""
+    for name, allowed in (
+        ("delivery", ("exactly_once", "at_least_once")),
+        ("order", ("stream", "any")),
+        ("stream", ("finite", "endless")),
+        ("structural", (True, False)),
+    ):
+        if getattr(kind, name) not in allowed:
+            words = ", ".join(map(repr, allowed))
+            raise TypeError(
+                f"{kind.__qualname__}.{name} is one of {words}, not {getattr(kind, name)!r}"
+            )
+    refuses = kind.refuses
+    if not isinstance(refuses, tuple) or not all(
+        isinstance(error, type) and issubclass(error, Exception) for error in refuses
+    ):
+        raise TypeError(f"{kind.__qualname__}.refuses is a tuple of exceptions, not {refuses!r}")
+    try:
+        re.compile(kind.legacy_warning)
+    except (re.error, TypeError) as error:
+        raise TypeError(f"{kind.__qualname__}.legacy_warning is no pattern: {error}") from None
+
+
 class _Audited:
     """What both styles of collector declare; they are judged by it.
 
@@ -38,6 +62,10 @@ class _Audited:
     refuses: ClassVar[tuple[type[Exception], ...]] = ()
     legacy_warning: ClassVar[str] = "(?i)legacy"
     structural: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _check_declarations(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and isinstance(args[0], FunctionType | type):
@@ -96,6 +124,9 @@ class Collector(_Audited, abc.ABC):
     @abc.abstractmethod
     def save(self, root: Path, step: int) -> Awaitable[None] | None:
         """Publish checkpoint ``step`` below ``root``, in the project's own layout.
+
+        When it returns, ``latest`` has to find the checkpoint: what is only staged by then is
+        taken for lost by a crash that comes right behind it.
 
         Args:
             root: the checkpoint root, which exists; after a restart the checkpoints of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 import tempfile
@@ -26,7 +27,7 @@ from pytest_resume_audit.play import (
     WrongStyle,
 )
 from pytest_resume_audit.setup import Setup
-from pytest_resume_audit.timeline import Timeline
+from pytest_resume_audit.timeline import Timeline, TimelineError
 from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
 
 DEADLINE = 30.0
@@ -53,7 +54,7 @@ def run(
 
     Raises:
         TimelineError: for a script that makes no sense.
-        TypeError: for what is no collector.
+        TypeError: for what is no collector, no setup, no deadline.
 
     Example:
         >>> from pytest_resume_audit import LiveCursorCollector, run
@@ -61,6 +62,11 @@ def run(
         >>> report.skipped
         [5, 8, 9, 11]
     """
+    if not isinstance(setup, Setup | None):
+        raise TypeError(f"setup is a Setup, such as Setup(prompts=32), not {setup!r}")
+    is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
+    if not is_number or not 0 < deadline < float("inf"):
+        raise TypeError(f"deadline is a number of seconds above 0, not {deadline!r}")
     asked = _asked(timeline, setup)
     report = _Audit(collector, asked, deadline).report()
     throttled = report.passed and report.unreached is not None
@@ -74,7 +80,7 @@ def run(
 
 def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None) -> Asked:
     if isinstance(timeline, str):
-        timeline = NAMED[timeline] if timeline in NAMED else Timeline.parse(timeline)
+        timeline = NAMED[timeline] if timeline in NAMED else _parsed(timeline)
     if isinstance(timeline, NamedTimeline):
         return timeline.ask(setup)
     if isinstance(timeline, Timeline):
@@ -86,6 +92,16 @@ def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None
         "a timeline is a script, a name of the catalogue, a Timeline or a NamedTimeline, "
         f"not {type(timeline).__name__}"
     )
+
+
+def _parsed(script: str) -> Timeline:
+    try:
+        return Timeline.parse(script)
+    except TimelineError as error:
+        close = difflib.get_close_matches(script, NAMED, n=1)
+        if not close:
+            raise
+        raise TimelineError(error.problem, hint=f"did you mean {close[0]!r}?") from None
 
 
 class _Audit:

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -25,6 +26,14 @@ from pytest_resume_audit.numbering import LifeNumbering, Numbering
 from pytest_resume_audit.setup import Setup
 
 NO_LIMIT = float("inf")
+
+RUNAWAY = 4
+"""Times the prompts, or passes, of the setup: a life that takes more will not end by itself."""
+
+MOST_TRIES = 100
+"""Times that one generation may be asked for in a life."""
+
+_ENDLESS = '; a stream that never ends is declared: stream = "endless"'
 
 
 class LifeEnded(SystemExit):
@@ -130,6 +139,9 @@ class Control:
         self.activity = 0
         self.batches = 0
         self.first_place: int | None = None
+        self.handed_out = 0
+        self.tries: Counter[tuple[int, int]] = Counter()
+        self.runaway = ""
         self.pass_ended = False
         self.passes_ended = 0
         self.data_over = False
@@ -258,12 +270,15 @@ class Control:
 
     def may_hand_out(self) -> bool:
         """Whether the loader's gate lets the next batch through."""
-        return self.numbers.place < self.place_limit
+        return self.numbers.place < self.place_limit and not self.runaway
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> None:
         """Note a batch that the loader handed out. The lock is held."""
         self.batches += 1
         ordinals = self.numbers.hand_out(rows, place)
+        self.handed_out += len(ordinals)
+        if self.handed_out > RUNAWAY * self.setup.total and self.place_limit == NO_LIMIT:
+            self._run_away(f"it has been handed {self.handed_out} prompts in one life", _ENDLESS)
         if self.first_place is None and ordinals:
             self.first_place = ordinals[0]
         for ordinal in ordinals:
@@ -275,8 +290,16 @@ class Control:
         self.pass_ended = True
         self.passes_ended = self.passes_ended + 1 if passes_ended is None else passes_ended
         self.record("pass_ended", number=self.passes_ended)
+        if self.passes_ended > RUNAWAY * self.setup.passes and self.place_limit == NO_LIMIT:
+            what = f"it has come to the end of a pass {self.passes_ended} times"
+            self._run_away(what, _ENDLESS)
         if self.passes_ended >= self.setup.passes or self.numbers.place >= self.setup.total:
             self.data_over = True
+
+    def _run_away(self, what: str, hint: str = "") -> None:
+        """Note that the collector will never come to an end by itself; no gate opens again."""
+        size = f"the setup has {self.setup.total} prompts in {self.setup.passes} passes"
+        self.runaway = self.runaway or f"{what}, though {size}{hint}"
 
     # -- engine ----------------------------------------------------------------------------
 
@@ -289,6 +312,9 @@ class Control:
             if self.over:
                 raise LifeEnded
             ordinal = self.numbers.of("dispatched", prompt.row, generation)
+            self.tries[ordinal, generation] += 1
+            if self.tries[ordinal, generation] > MOST_TRIES:
+                self._run_away(f"prompt {ordinal} has been asked for {MOST_TRIES} times")
             begun = Generation(ordinal, prompt, generation, self.weights(), future)
             self.in_flight.setdefault(ordinal, []).append(begun)
             self.tickets[begun.ticket] = ordinal

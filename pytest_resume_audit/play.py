@@ -341,15 +341,7 @@ class Play:
         if checkpoint is None:
             return
         name = self._name_of(checkpoint)
-        saves = [save for save in self.history.saves if save.checkpoint == name]
-        if not saves:
-            # What a save that died has left goes by another name, if by any.
-            saves = [save for save in self.history.saves[-1:] if save.died_at]
-        if not saves:
-            raise _Raised(
-                LookupError(f"latest chose {name!r}, which no save of this run has published")
-            )
-        save = saves[-1]
+        save = self._save_named(name)
         self.record.origin = save.number
         standing = save.standing
         settled = standing.trained | standing.settled | standing.failed | standing.dropped
@@ -359,6 +351,27 @@ class Play:
         for ordinal in settled:
             self.control.numbers.settle(ordinal)
         self._note("restored", save.number)
+
+    def _save_named(self, name: str) -> SaveRecord:
+        saves = [save for save in self.history.saves if save.checkpoint == name]
+        if saves:
+            return saves[-1]
+        # What a save that died has left goes by another name, if by any; and what was staged
+        # when a save returned may have got its name since.
+        others = [s for s in self.history.saves[-1:] if s.died_at] or [
+            s for s in self.history.saves if not (self.life_root / s.checkpoint).exists()
+        ]
+        if not others or not (self.life_root / name).exists():
+            raise _Raised(
+                LookupError(
+                    f"latest chose {name!r}, which no save of this run has written: what the "
+                    "collector saves by itself has to go through save(), or it is a "
+                    "SelfDrivenCollector"
+                )
+            )
+        if not others[-1].died_at:
+            others[-1].checkpoint = name
+        return others[-1]
 
     def _name_of(self, checkpoint: Path | str) -> str:
         try:
@@ -466,6 +479,8 @@ class Play:
         """End the run where the collector has raised somewhere outside of a call of ours."""
         if self.overheard.errors:
             raise _Raised(self.overheard.errors[0])
+        if self.control.runaway:
+            raise _Hangs(f"the collector goes on for ever: {self.control.runaway}")
         if not self.style.threaded and self.life.needs_threads:
             raise self._needs_threads()
 
@@ -508,10 +523,11 @@ class Play:
 
     def _hand_out(self, step: HandOut) -> None:
         until = step.until if isinstance(step.until, int) else None
-        self._let_out(NO_LIMIT if until is None else until)
+        self._let_out(self._drain_limit() if until is None else until)
         place = self.control.numbers.place
         short = until is not None and place < until
-        if short or (step.until == "end" and not self.control.pass_ended):
+        ended = self.control.pass_ended or place >= self._drain_limit()
+        if short or (step.until == "end" and not ended):
             self._rest(conclude=True)
             place = self.control.numbers.place
             if until is not None and place >= until:
@@ -567,6 +583,10 @@ class Play:
         where = self.progress.where(ordinal)
         if where not in (None, "handed_out"):
             return  # it has ended already, in this life or in the weights it started from
+        if ordinal >= self.setup.total:
+            why = f"does not exist: there are {self.setup.total}"
+            self._miss(step, f"prompt {ordinal} {why}", throttled=False)
+            return
         why = "has not been handed out" if where is None else "waits to be dispatched"
         self._miss(step, f"prompt {ordinal} {why}", throttled=not self._asks_for_more())
 

@@ -2,14 +2,15 @@
 
 A life is at rest when no thread of it is inside a granted call, and two looks at every thread
 find each asleep with an unchanged run count. On Linux the looks are at ``/proc/self/task``: a
-thread that waits for the interpreter's lock is woken whenever a look lets go of that lock, so it
-is seen running. Elsewhere the Python frames are looked at, more slowly, and repeatability is not
-promised.
+thread that waits for the interpreter's lock is told from others by the address that it waits at,
+and counts as working. Elsewhere the Python frames are looked at, more slowly, and repeatability
+is not promised.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import struct
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
@@ -46,6 +48,9 @@ class Look(Protocol):
 
     def timed_wait(self, thread: int) -> float | None:
         """Seconds that a sleeping thread still waits at the most; None without a limit."""
+
+    def works(self, thread: int) -> bool:
+        """Whether a thread has woken, or only sleeps until it gets the interpreter."""
 
     def close(self) -> None:
         """Give back what the look holds open."""
@@ -145,8 +150,12 @@ class Rest:
                     woken[thread] += count != seen[thread]
                 elif count != quiet[thread]:
                     return False
-            if asleep and counts == before and min(woken.values()) >= len(pollers):
-                return True
+            if asleep and counts == before:
+                if min(woken.values()) >= len(pollers):
+                    if not any(self._look.works(thread) for thread in pollers):
+                        return True
+                elif any(woken[t] and self._look.timed_wait(t) is None for t in pollers):
+                    return False  # it polls no more, and will not wake again
             patience.lose()
             seen = counts
 
@@ -200,10 +209,7 @@ class _Task:
 
     def call(self) -> list[int]:
         """Number and arguments of the system call it sleeps in; nothing while it runs."""
-        words = os.pread(self._files[2], 256, 0).split()
-        if not words or not words[0].isdigit():
-            return []
-        return [int(words[0]), *(int(word, 16) for word in words[1:7])]
+        return _words(os.pread(self._files[2], 256, 0))
 
     def close(self) -> None:
         """Close its files."""
@@ -282,10 +288,10 @@ class ProcLook:
             if self._untimed.get(thread) == count:
                 return None  # it has not run since it was found in a wait without a limit
             call = task.call()
-            waits = _WAITS.get(call[0]) if call else None
+            waits = None if not call or _for_interpreter(call) else _WAITS.get(call[0])
             left = None if waits is None else waits(call[1:])
             # Its arguments are in its own memory: read while it woke, they say nothing.
-            woken = not call or task.count() != count
+            woken = not call or _for_interpreter(call) or task.count() != count
         except (OSError, KeyError):
             woken = True  # it has ended since, which is a kind of waking
         if woken:
@@ -294,12 +300,68 @@ class ProcLook:
             self._untimed[thread] = count
         return left
 
+    def works(self, thread: int) -> bool:
+        """Whether a thread has woken, or only sleeps until it gets the interpreter."""
+        try:
+            call = self._tasks[thread].call()
+        except (OSError, KeyError):
+            return True
+        return not call or _for_interpreter(call)
+
     def close(self) -> None:
         """Give back what the look holds open."""
         os.close(self._root)
         os.close(self._last)
         for task in self._tasks.values():
             task.close()
+
+
+def _for_interpreter(call: list[int]) -> bool:
+    """Whether a system call is the wait for the interpreter's lock.
+
+    With other threads at work, those of the project's test run too, that wait can be long: its
+    thread is asleep, and wakes every few milliseconds to no avail, as a poller does.
+    """
+    lock = _interpreter_lock()
+    # The lock is a condition and a mutex side by side, of 48 bytes each.
+    return lock is not None and call[0] == _FUTEX and abs(call[1] - lock) <= 48
+
+
+@lru_cache(maxsize=1)
+def _interpreter_lock() -> int | None:
+    """The address at which threads wait for the interpreter; None where it can't be found."""
+    told = threading.Lock()
+    told.acquire()
+    thread = threading.Thread(target=told.acquire, name="resume-audit probe", daemon=True)
+    thread.start()
+    # Called through PyDLL, which keeps the interpreter's lock: meanwhile the other waits for it.
+    read, buffer = ctypes.PyDLL(None).pread, ctypes.create_string_buffer(256)
+    interval = sys.getswitchinterval()
+    file = os.open(f"{_TASKS}/{thread.native_id}/syscall", os.O_RDONLY)
+    try:
+        while (waits := _words(os.pread(file, 256, 0))[:1]) != [_FUTEX]:
+            if waits and waits[0] not in _WAITS:
+                return None
+        before = _words(os.pread(file, 256, 0))
+        sys.setswitchinterval(1)
+        told.release()
+        for _ in range(20_000):
+            call = _words(buffer.raw[: read(file, buffer, 255, ctypes.c_long(0))])
+            if call and call[0] == _FUTEX and call[1] != before[1]:
+                return call[1]
+        return None
+    finally:
+        sys.setswitchinterval(interval)
+        os.close(file)
+        thread.join()
+
+
+def _words(line: bytes) -> list[int]:
+    """Number and arguments of a system call; nothing for a thread that runs."""
+    words = line.split()
+    if not words or not words[0].isdigit():
+        return []
+    return [int(words[0]), *(int(word, 16) for word in words[1:7])]
 
 
 def _futex(args: list[int]) -> float | None:
@@ -363,6 +425,9 @@ _WAITS: dict[int, Callable[[list[int]], float | None]] = {
 }.get(platform.machine(), {})
 """How long a system call waits, by its number on this machine."""
 
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
+"""The number of the call that waits for locks."""
+
 
 class FrameLook:
     """Looks at where each thread stands in its Python code, several times.
@@ -402,6 +467,10 @@ class FrameLook:
     def timed_wait(self, thread: int) -> float | None:
         """Not known here: the look itself takes as long as pollers sleep."""
         return None
+
+    def works(self, thread: int) -> bool:
+        """Not known here either."""
+        return False
 
     def close(self) -> None:
         """Nothing is held open."""

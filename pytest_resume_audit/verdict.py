@@ -379,6 +379,9 @@ class _Judgement:
             return {}
         times: dict[int, list[int]] = {}
         for row, places in self.places.items():
+            if self.endless and (seen := self._seen_trained(row, places)):
+                times.update(seen)
+                continue
             ordinals = [o for o in places if not self._is_beyond(o) or self._trainings(o)]
             order = sorted(ordinals, key=lambda o: (o not in self.expected, o in given_up, o))
             for generation in range(size):
@@ -389,6 +392,22 @@ class _Judgement:
                     surplus = times.setdefault(ordinals[-1], [0] * size)
                     surplus[generation] += count - len(order)
         return times
+
+    def _seen_trained(self, row: int, places: list[int]) -> dict[int, list[int]]:
+        """How often each place of a row was seen trained, if the weights count the same.
+
+        A stream without an end has a later place for every training that is missing: by their
+        number alone the weights can't tell.
+        """
+        size, counts = self.setup.group_size, self.played.counts or ()
+        times = {
+            place: [len(self._all_trainings.get(place, {}).get(g, ())) for g in range(size)]
+            for place in places
+        }
+        seen = [sum(each[g] for each in times.values()) for g in range(size)]
+        if seen != list(counts[row * size : (row + 1) * size]):
+            return {}
+        return {place: each for place, each in times.items() if any(each)}
 
     def _is_beyond(self, ordinal: int) -> bool:
         """Whether it comes behind what is expected of an endless stream.
@@ -412,13 +431,23 @@ class _Judgement:
         return {o for life, until in self.lineage for o in life.ordinals(kind, until=until)}
 
     def _failed_for_good(self) -> set[int]:
-        """Prompts with a generation that failed and was not answered in a later try."""
+        """Prompts with a generation that failed, and that was not tried again."""
         last: dict[tuple[int, int | None], str] = {}
+        flying: Counter[tuple[int, int | None]] = Counter()
         for life, until in self.lineage:
+            flying.clear()
             for event in life.events[:until]:
-                if event.kind in ("finished", "failed") and event.ordinal is not None:
-                    last[event.ordinal, event.generation] = event.kind
-        return {ordinal for (ordinal, _), kind in last.items() if kind == "failed"}
+                if event.ordinal is None:
+                    continue
+                which = event.ordinal, event.generation
+                if event.kind == "dispatched":
+                    flying[which] += 1
+                elif event.kind in ("finished", "failed"):
+                    flying[which] -= 1
+                    last[which] = event.kind
+            # A new try that is in flight when the lineage goes on elsewhere: it is not settled.
+            last.update((which, "in flight") for which, tries in flying.items() if tries > 0)
+        return {ordinal for (ordinal, _), end in last.items() if end == "failed"}
 
     def _trainings(self, ordinal: int) -> list[tuple[int, int]]:
         """Life and step of each training of a prompt in the lineage.

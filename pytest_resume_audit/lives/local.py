@@ -86,8 +86,8 @@ class InlineLife:
         return self._control.would_block or bool(self._control.callers - {self._thread})
 
     def alive(self) -> bool:
-        """Whether anything in it could still act: it acts when it is called."""
-        return True
+        """Whether anything in it could still act by itself: it acts only when it is called."""
+        return False
 
     def whereabouts(self) -> list[str]:
         """What each of its threads waits for: it has none."""
@@ -314,11 +314,22 @@ class _LoopHelper(_Helper):
                 self.busy = False
 
     def _cancel_all(self) -> None:
+        self._flush()
         while tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()
             with contextlib.suppress(LifeEnded):
                 self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+    def _flush(self) -> None:
+        """Let what is scheduled happen: the end of the life may be among it, once more."""
+        flushed = False
+        while not flushed:
+            self._loop.call_soon(self._loop.stop)
+            with contextlib.suppress(LifeEnded):
+                self._loop.run_forever()
+                flushed = True
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -18,15 +18,10 @@ from weakref import WeakKeyDictionary
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.play import (
-    AnyCollector,
-    Make,
-    Play,
-    SelfDrivenPlay,
-    Style,
-    WrongStyle,
-)
+from pytest_resume_audit.play import Play
+from pytest_resume_audit.self_driven import SelfDrivenPlay
 from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle
 from pytest_resume_audit.timeline import Timeline, TimelineError
 from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
 

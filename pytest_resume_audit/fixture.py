@@ -16,11 +16,11 @@ from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
 from pytest_resume_audit.control import LifeEnded
 from pytest_resume_audit.marker import NO_MARKER, Case, wrong_with
-from pytest_resume_audit.play import Make
 from pytest_resume_audit.reports.drawing import drawing
 from pytest_resume_audit.reports.text import render
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.style import Make
 from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import AuditReport, Ordinals, Verdict
 

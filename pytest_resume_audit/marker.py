@@ -21,7 +21,7 @@ from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import Timeline, TimelineError
 
 if TYPE_CHECKING:
-    from pytest_resume_audit.play import Make
+    from pytest_resume_audit.style import Make
 
 AnyTimeline = Timeline | NamedTimeline
 

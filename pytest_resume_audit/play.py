@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import re
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pytest_resume_audit.rest import NotAtRest
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.savepoints import DeathInSave, SavePoints
 from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle, can_downgrade, pulls
 from pytest_resume_audit.timeline import (
     Crash,
     Downgrade,
@@ -43,62 +43,25 @@ from pytest_resume_audit.timeline import (
 )
 from pytest_resume_audit.verdict import Missed, Played, Reference
 
-AnyCollector = Collector | SelfDrivenCollector
-Make = Callable[[Rig], AnyCollector]
 
-
-@dataclass(frozen=True)
-class Style:
-    """How a collector has to be driven.
-
-    Args:
-        self_driven: its own loop trains and saves.
-        loop: its methods are coroutines.
-        threaded: it has threads or a loop, so it is watched from outside; False where every
-            call is made at once.
-    """
-
-    self_driven: bool
-    loop: bool
-    threaded: bool
-
-    @classmethod
-    def of(cls, kind: type[AnyCollector]) -> Style:
-        """The style that a class seems to have: single-threaded when it is pulled."""
-        loop = any(inspect.iscoroutinefunction(getattr(kind, name, None)) for name in _METHODS)
-        self_driven = issubclass(kind, SelfDrivenCollector)
-        return cls(self_driven, loop, threaded=self_driven or loop or not _pulls(kind))
-
-
-_METHODS = ("start", "save", "restore", "pull", "train_step", "stop", "crash", "downgrade")
-
-
-class WrongStyle(Exception):
-    """The collector has to be driven in another way: the run is thrown away.
-
-    Args:
-        style: the way.
-    """
-
-    def __init__(self, style: Style) -> None:
-        super().__init__(style)
-        self.style = style
-
-
-class _Over(Exception):
+class Over(Exception):
     """The run ends here: the collector raised, refused, or stands still."""
 
 
-class _Raised(_Over):
+class Raised(Over):
+    """The collector raised."""
+
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-class _Refused(_Raised):
-    pass
+class Refused(Raised):
+    """The collector refused to resume."""
 
 
-class _Hangs(_Over):
+class Hangs(Over):
+    """Nothing moves any more, or everything for ever."""
+
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
@@ -171,11 +134,11 @@ class Play:
                 self._do(step)
             self._check_tasks()
             counts = self.rig.trainer.counts()
-        except _Refused as over:
+        except Refused as over:
             refusal = over.error
-        except _Raised as over:
+        except Raised as over:
             error = over.error
-        except _Hangs as over:
+        except Hangs as over:
             hang = over.why
         except WouldBlock:
             raise self._needs_threads() from None
@@ -362,7 +325,7 @@ class Play:
             s for s in self.history.saves if not (self.life_root / s.checkpoint).exists()
         ]
         if not others or not (self.life_root / name).exists():
-            raise _Raised(
+            raise Raised(
                 LookupError(
                     f"latest chose {name!r}, which no save of this run has written: what the "
                     "collector saves by itself has to go through save(), or it is a "
@@ -377,7 +340,7 @@ class Play:
         try:
             return Path(checkpoint).relative_to(self.life_root).as_posix()
         except (ValueError, TypeError):
-            raise _Raised(
+            raise Raised(
                 ValueError(f"latest chose {checkpoint}, which is not below {self.life_root}")
             ) from None
 
@@ -433,7 +396,7 @@ class Play:
         self._check()
         if call.error is not None:
             refused = resume and self._is_refusal(call.error)
-            raise (_Refused if refused else _Raised)(call.error)
+            raise (Refused if refused else Raised)(call.error)
         return call.result
 
     def _is_refusal(self, error: BaseException) -> bool:
@@ -457,7 +420,7 @@ class Play:
                 return
             waiting = self._in_flight()
             if not waiting:
-                raise _Hangs(self._stands(f"{call.what} does not return"))
+                raise Hangs(self._stands(f"{call.what} does not return"))
             self._release(waiting[0], failed=False)
 
     def _rest(self, *, conclude: bool = False) -> None:
@@ -478,9 +441,9 @@ class Play:
     def _check(self) -> None:
         """End the run where the collector has raised somewhere outside of a call of ours."""
         if self.overheard.errors:
-            raise _Raised(self.overheard.errors[0])
+            raise Raised(self.overheard.errors[0])
         if self.control.runaway:
-            raise _Hangs(f"the collector goes on for ever: {self.control.runaway}")
+            raise Hangs(f"the collector goes on for ever: {self.control.runaway}")
         if not self.style.threaded and self.life.needs_threads:
             raise self._needs_threads()
 
@@ -488,7 +451,7 @@ class Play:
         """At the end nobody can ask any more what became of a task."""
         errors = self.control.unseen_errors()
         if errors:
-            raise _Raised(errors[0])
+            raise Raised(errors[0])
 
     def _note(self, kind: str, number: int | None = None) -> None:
         self.control.note(kind, number=number)
@@ -498,7 +461,7 @@ class Play:
 
     def _asks_for_more(self) -> bool:
         """Whether the collector would take another batch: it is only the script that holds it."""
-        return self._pulls_on if _pulls(type(self.collector)) else self._stands_at_loader()
+        return self._pulls_on if pulls(type(self.collector)) else self._stands_at_loader()
 
     def _stands_at_loader(self) -> bool:
         return any(w.thread is not None for w in self.control.standing_at("loader"))
@@ -540,7 +503,7 @@ class Play:
         """Let the loader hand out until its place reaches the limit, or nobody asks."""
         control = self.control
         collector = self.collector
-        if _pulls(type(collector)):
+        if pulls(type(collector)):
             assert isinstance(collector, Collector)
             control.place_limit = NO_LIMIT
             while control.numbers.place < limit:
@@ -618,7 +581,7 @@ class Play:
             if self.style.threaded or isinstance(error, LifeEnded):
                 raise
             # Of a callback: its future lets these through, and logs the others.
-            raise _Raised(error) from None
+            raise Raised(error) from None
         self._rest()
         held = self.progress.held()
         if held:
@@ -831,128 +794,4 @@ class Play:
         end = self.setup.total if self.reference is None else len(self.reference.rows)
         idle_by_rule = self.reference is None and self.collector.structural
         if place < end and not self.control.pass_ended and self.life.alive() and not idle_by_rule:
-            raise _Hangs(self._stands("the collector stopped asking for prompts"))
-
-
-class SelfDrivenPlay(Play):
-    """One run of a script on a collector whose own loop trains and saves.
-
-    Its ``run`` is one long call; training steps and saves are gates that the script opens.
-    """
-
-    def _new_control(self) -> Control:
-        return Control(self.setup, self.numbering, gated=self.gated, self_driven=True)
-
-    def _start(self, checkpoint: Path | None, *, load_replay_buffer: bool) -> None:
-        collector, root = self.collector, self.life_root
-        assert isinstance(collector, SelfDrivenCollector)
-        self._resumes = checkpoint is not None
-        self._running = self.life.call(
-            "run",
-            lambda: collector.run(root, resume=checkpoint, load_replay_buffer=load_replay_buffer),
-        )
-
-    def _do(self, step: Step) -> None:
-        if isinstance(step, HandOut | Finish | Fail) and not self.control.standing_at("point"):
-            self._go_on_behind_saves()
-        super()._do(step)
-
-    def _check(self) -> None:
-        super()._check()
-        error = getattr(self, "_running", None) and self._running.error
-        if error is not None:
-            self._running.error = None
-            refused = self._resumes and self._is_refusal(error)
-            raise (_Refused if refused else _Raised)(error)
-        if self.record.events and self.record.events[-1].kind == "trained":
-            self._resumes = False
-
-    def _train_once(self) -> bool:
-        control = self.control
-        before = control.steps_taken
-        control.train_limit = before + 1
-        self._go_on_behind_saves()
-        while control.standing_at("save"):
-            self._through_save(Save())
-            self._go_on_behind_saves()
-        return control.steps_taken > before
-
-    def _train(self, step: Train) -> None:
-        missed = len(self.missed)
-        super()._train(step)
-        if len(self.missed) > missed and self._stands_at_loader():
-            self.in_the_way.add("a training step")
-
-    def _save(self, step: Save) -> None:
-        """Let steps through until the framework saves, and hold it right behind the save."""
-        if self._comes_to_save(step):
-            self._through_save(step)
-
-    def _save_watched(self, death: DeathInSave) -> SaveRecord | None:
-        if not self._comes_to_save(Crash(1)):
-            return None
-        with death.watched():
-            return self._through_save(Save())
-
-    def _comes_to_save(self, step: Step) -> bool:
-        """Let steps through until the framework is about to save."""
-        control = self.control
-        self._go_on_behind_saves()
-        while not control.standing_at("save"):
-            before = control.steps_taken
-            control.train_limit = before + 1
-            self._go_on()
-            if control.steps_taken == before:
-                self._rest(conclude=True)
-                if not control.standing_at("save"):
-                    why = "run has ended" if self._running.done else "it waits for more"
-                    self._miss(step.text, f"no save came: {why}", throttled=True)
-                    return False
-        return True
-
-    def _through_save(self, step: Save) -> SaveRecord:
-        control = self.control
-        (saver,) = control.standing_at("save")
-        save = self._begin_save()
-        control.save_limit = control.saves_begun + 1
-        if step.race is None:
-            self._go_on()
-        else:
-            at = step.race.at
-            points = SavePoints(control, self.life_root, at, thread=saver.thread)
-            with points.watched():
-                self._go_on()
-                self._race_at(points, step, step.race, save)
-                self._rest()
-        if not control.standing_at("saved"):
-            raise _Hangs(self._stands("a save does not come to its end"))
-        assert control.checkpoint is not None
-        save.checkpoint, save.published = self._name_of(control.checkpoint), True
-        save.end = len(self.record.events)
-        self._note("saved", save.number)
-        self._commit()
-        return save
-
-    def _go_on_behind_saves(self) -> None:
-        self.control.pass_limit = self.control.saves_begun
-        self._go_on()
-
-    def _go_on(self) -> None:
-        self.control.open_gates()
-        self._rest()
-
-    def _stop(self) -> None:
-        self._end_life("stop", self.root / f"life-{self.record.number + 1}")
-
-    def _check_drained(self) -> None:
-        if not self._running.done and self.collector.stream == "finite":
-            raise _Hangs(self._stands("run does not return"))
-
-
-def can_downgrade(kind: type[AnyCollector]) -> bool:
-    """Whether a collector can make legacy checkpoints."""
-    return kind.downgrade not in (Collector.downgrade, SelfDrivenCollector.downgrade)
-
-
-def _pulls(kind: type[AnyCollector]) -> bool:
-    return issubclass(kind, Collector) and kind.pull is not Collector.pull
+            raise Hangs(self._stands("the collector stopped asking for prompts"))

@@ -379,7 +379,9 @@ def test_a_method_that_goes_on_for_ever(kind: Any, method: str, body: Any) -> No
     assert f"is in {body.__name__} ({__file__}" in report.findings[0].text
 
 
-@pytest.mark.parametrize(("kind", "method"), NEVER)
+@pytest.mark.parametrize(
+    ("kind", "method"), [(Inline, "pull"), *((kind, "save") for kind in KINDS)]
+)
 def test_a_method_that_waits_for_a_lock_for_ever(
     kind: Any, method: str, leaves_threads: list[Callable[[], None]]
 ) -> None:

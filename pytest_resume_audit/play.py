@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,9 @@ from pytest_resume_audit.timeline import (
     Train,
 )
 from pytest_resume_audit.verdict import Missed, Played, Reference
+
+PATIENCE = 3.0
+"""Seconds, if the deadline is not shorter, that a life at rest is given before it hangs."""
 
 
 class Over(Exception):
@@ -419,9 +423,19 @@ class Play:
             if call.done:
                 return
             waiting = self._in_flight()
-            if not waiting:
+            if waiting:
+                self._release(waiting[0], failed=False)
+            elif self._stands_at_loader() or self._in_vain(lambda: call.done):
                 raise Hangs(self._stands(f"{call.what} does not return"))
-            self._release(waiting[0], failed=False)
+
+    def _in_vain(self, done: Callable[[], bool]) -> bool:
+        """Wait for anything to move, before standing still is called a hang for good."""
+        before, end = self.control.activity, time.monotonic() + min(self.deadline, PATIENCE)
+        while time.monotonic() < end:
+            if done() or self.control.activity != before:
+                return False
+            time.sleep(0.01)
+        return True
 
     def _rest(self, *, conclude: bool = False) -> None:
         self.life.rest(conclude=conclude)
@@ -794,4 +808,9 @@ class Play:
         end = self.setup.total if self.reference is None else len(self.reference.rows)
         idle_by_rule = self.reference is None and self.collector.structural
         if place < end and not self.control.pass_ended and self.life.alive() and not idle_by_rule:
-            raise Hangs(self._stands("the collector stopped asking for prompts"))
+            self._hang_or_drain("the collector stopped asking for prompts")
+
+    def _hang_or_drain(self, what: str) -> None:
+        if self._in_vain(lambda: False):
+            raise Hangs(self._stands(what))
+        self._drain()

@@ -124,4 +124,4 @@ class SelfDrivenPlay(Play):
 
     def _check_drained(self) -> None:
         if not self._running.done and self.collector.stream == "finite":
-            raise Hangs(self._stands("run does not return"))
+            self._hang_or_drain("run does not return")

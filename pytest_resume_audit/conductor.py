@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import shutil
 import tempfile
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
@@ -24,6 +25,7 @@ from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle
 from pytest_resume_audit.timeline import Timeline, TimelineError
 from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
+from pytest_resume_audit.walk import worst_of
 
 DEADLINE = 30.0
 """Seconds without progress after which a run is called a hang."""
@@ -79,7 +81,9 @@ def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None
     if isinstance(timeline, NamedTimeline):
         return timeline.ask(setup)
     if isinstance(timeline, Timeline):
-        demand: Demand = "legacy" if timeline.legacy else "lossless"
+        demand: Demand = "lossless or refused" if timeline.torn else "lossless"
+        if timeline.legacy:
+            demand = "legacy"
         return Asked(timeline, Setup() if setup is None else setup, demand=demand)
     if isinstance(timeline, Asked):
         return timeline if setup is None else replace(timeline, setup=setup)
@@ -124,8 +128,7 @@ class _Audit:
                 )
                 report = judge(asked, reference, failed, self.kind)
             else:
-                played = self._play_well(self.asked.timeline, reference)
-                report = judge(self.asked, reference, played, self.kind)
+                report = worst_of(self.asked, self._reports(reference))
         overheard.warn_again()
         return report
 
@@ -135,25 +138,42 @@ class _Audit:
         known = _references.setdefault(self.make, {}) if _can_remember(self.make) else {}
         key = (timeline, self.asked.setup)
         if key not in known:
-            played = self._play_well(timeline, None)
+            (run,) = self._play_well(timeline, None)
+            played = run.played
             if played.counts is None:
                 return Reference((), frozenset(), frozenset(), frozenset()), played
             known[key] = (_reference_of(played, self.asked.setup), self.kind)
         reference, self.kind = known[key]
         return reference, None
 
-    def _play_well(self, timeline: Timeline, reference: Reference | None) -> Played:
-        """Play with the loader's gate; without it, where the gate was in the way."""
-        first, played = self._play(timeline, reference, gated=True)
-        if not first.in_the_way:
-            return played
-        second, again = self._play(timeline, reference, gated=False)
-        # What is held with the gate open too, the gate did not hold.
-        return played if first.in_the_way <= second.held else again
+    def _reports(self, reference: Reference) -> Iterator[AuditReport]:
+        """What came of the timeline; of each point of a save, where it goes through all."""
+        for at in itertools.count(1):
+            asked = self.asked
+            if asked.timeline.races_everywhere:
+                asked = replace(asked, timeline=asked.timeline.at(at))
+            runs = self._play_well(asked.timeline, reference)
+            raced = any(save.raced_at for run in runs for save in run.played.history.saves)
+            ran_through = at > 1 and not raced and runs[0].played.counts is not None
+            if not ran_through:
+                for run in runs:
+                    one = replace(asked, timeline=run.timeline)
+                    yield judge(one, reference, run.played, self.kind)
+            if not raced or asked.timeline == self.asked.timeline:
+                break
 
-    def _play(
-        self, timeline: Timeline, reference: Reference | None, *, gated: bool
-    ) -> tuple[Play, Played]:
+    def _play_well(self, timeline: Timeline, reference: Reference | None) -> list[_Run]:
+        """Play with the loader's gate; without it, where the gate was in the way."""
+        first = self._play(timeline, reference, gated=True)
+        in_the_way = set().union(*(run.in_the_way for run in first))
+        if not in_the_way:
+            return first
+        second = self._play(timeline, reference, gated=False)
+        # What is held with the gate open too, the gate did not hold.
+        return first if in_the_way <= set().union(*(run.held for run in second)) else second
+
+    def _play(self, timeline: Timeline, reference: Reference | None, *, gated: bool) -> list[_Run]:
+        """Play the timeline to its end, or to each of its ends where a save dies at every point."""
         while True:
             with _workspace() as root:
                 play = (SelfDrivenPlay if self.style.self_driven else Play)(
@@ -168,14 +188,35 @@ class _Audit:
                     deadline=self.deadline,
                 )
                 try:
-                    watched = self.style.threaded
-                    played = play.play() if watched else _supervised(play, self.deadline)
+                    run = self._played(play)
+                    runs = [self._played(play.branch(image)) for image in play.images]
                 except WrongStyle as wrong:
                     self.style = wrong.style
                     continue
             if play.kind is not None:
                 self.kind = play.kind
-            return play, played
+            return runs or [run]
+
+    def _played(self, play: Play) -> _Run:
+        watched = self.style.threaded
+        played = play.play() if watched else _supervised(play, self.deadline)
+        return _Run(play.timeline, played, frozenset(play.in_the_way), frozenset(play.held))
+
+
+class _Run(NamedTuple):
+    """One run of a timeline, to one of its ends.
+
+    Args:
+        timeline: without what it leaves open.
+        played: what came of it.
+        in_the_way: what stood still while a thread stood at the loader's gate.
+        held: what was finished and held by the collector, and calls that waited.
+    """
+
+    timeline: Timeline
+    played: Played
+    in_the_way: frozenset[str]
+    held: frozenset[str]
 
 
 _references: WeakKeyDictionary[

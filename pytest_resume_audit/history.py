@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 KINDS = (
@@ -232,9 +232,14 @@ class SaveRecord:
         published: whether the save came to its end.
         end: events of that life before the save had ended: with others between, where it was
             raced.
+        raced_at: the point at which it was held while other steps happened.
         raced: steps that happened inside of it.
         kept_out: steps that should have, and were kept out until it had ended.
         died_at: the file operation before which it died.
+        overwrote: the older checkpoint that it was writing over when it died.
+        torn: the file that it wrote last and what is left of it, where that is torn.
+        unseen: files that changed in it though no operation on them was seen: a death or a race
+            between two of those was not played.
         legacy: whether it was rewritten as the version before the fix wrote it.
     """
 
@@ -247,9 +252,13 @@ class SaveRecord:
     checkpoint: str = ""
     published: bool = False
     end: int = 0
+    raced_at: str = ""
     raced: tuple[str, ...] = ()
     kept_out: tuple[str, ...] = ()
     died_at: str = ""
+    overwrote: str = ""
+    torn: str = ""
+    unseen: tuple[str, ...] = ()
     legacy: bool = False
 
 
@@ -318,6 +327,11 @@ class History:
     def save(self, number: int) -> SaveRecord:
         """The save of this number, from 1."""
         return self.saves[number - 1]
+
+    def branch(self, save: SaveRecord) -> History:
+        """The same history up to now, with another last save, to be gone on with by itself."""
+        saves = [replace(before) for before in self.saves[:-1]]
+        return History(self.rows, list(self.lives), [*saves, save])
 
     def lineage(self) -> list[tuple[LifeRecord, int]]:
         """The lives that made the final weights, oldest first.

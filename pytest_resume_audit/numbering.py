@@ -32,6 +32,13 @@ class Numbering:
         for row in rows or ():
             self.append(row)
 
+    def branch(self) -> Numbering:
+        """The same stream, to be gone on with by itself."""
+        other = Numbering(self.rows)
+        other.open = self.open
+        other.saved_places = {name: set(places) for name, places in self.saved_places.items()}
+        return other
+
     def append(self, row: int) -> int:
         """The ordinal of one more prompt at the end of the stream."""
         ordinal = len(self.rows)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 import shutil
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +24,12 @@ from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
 from pytest_resume_audit.rig import Rig
-from pytest_resume_audit.savepoints import DeathInSave, SavePoints
+from pytest_resume_audit.savepoints import Image, Images, SavePoints
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle, can_downgrade, pulls
 from pytest_resume_audit.timeline import (
     Crash,
+    Death,
     Downgrade,
     Drain,
     Fail,
@@ -90,6 +93,8 @@ class Play:
         held: prompts that were finished and held by the collector, and calls that waited.
         in_the_way: what stood still while a thread stood at the loader's gate: the gate may be
             the cause.
+        images: what each point of a save has left, where the script goes on from all of them:
+            this run ends there, and has a :meth:`branch` for each.
     """
 
     def __init__(
@@ -119,7 +124,9 @@ class Play:
         self.missed: list[Missed] = []
         self.in_the_way: set[str] = set()
         self.held: set[str] = set()
+        self.images: list[Image] = []
         self.rest_name = ""
+        self._steps = deque(timeline.steps)
         self._saved = False
         self._collector: AnyCollector | None = None
         self._control: Control | None = None
@@ -133,9 +140,10 @@ class Play:
         hang: str | None = None
         counts: list[int] | None = None
         try:
-            self._begin_life(None)
-            for step in self.timeline.steps:
-                self._do(step)
+            if not self.history.lives:
+                self._begin_life(None)
+            while self._steps and not self.images:
+                self._do(self._steps.popleft())
             self._check_tasks()
             counts = self.rig.trainer.counts()
         except Refused as over:
@@ -219,10 +227,10 @@ class Play:
         elif isinstance(step, Downgrade):
             self._downgrade()
         elif isinstance(step, Crash):
-            if step.in_save_at is None:
+            if step.in_save is None:
                 self._crash()
             else:
-                self._die_in_save(step, step.in_save_at)
+                self._die_in_save(step, step.in_save)
         elif isinstance(step, Stop):
             self._stop()
         elif isinstance(step, Restart):
@@ -372,9 +380,12 @@ class Play:
         self.overheard.left_behind = self.overheard.left_behind or bool(record.left_behind)
 
     def _crash(self) -> None:
+        self._end_suddenly(self.root / f"life-{self.record.number + 1}")
+
+    def _end_suddenly(self, next_root: Path | None) -> None:
         if self._ends_more_than_the_rig():
             self._call("crash", self.collector.crash)
-        self._end_life("crash", self.root / f"life-{self.record.number + 1}")
+        self._end_life("crash", next_root)
 
     def _ends_more_than_the_rig(self) -> bool:
         kind = self.kind
@@ -404,10 +415,16 @@ class Play:
         return call.result
 
     def _is_refusal(self, error: BaseException) -> bool:
-        """Whether an exception at a restart is a refusal: declared, or past an older way out."""
+        """Whether an exception at a restart is a refusal.
+
+        It is where it is declared, where an older checkpoint was passed over, and where a file is
+        torn: then it is enough that the run stops, and says so.
+        """
         published = [save.number for save in self.history.saves if save.published]
         chosen = self.record.origin or self.record.wanted or 0
-        return isinstance(error, self.collector.refuses) or any(n < chosen for n in published)
+        torn = any(save.torn for save in self.history.saves)
+        declared = isinstance(error, self.collector.refuses)
+        return declared or torn or any(n < chosen for n in published)
 
     def _until_returned(self, call: Call) -> None:
         """A call that waits for answers gets them, the oldest first."""
@@ -660,23 +677,29 @@ class Play:
 
     def _save_raced(self, step: Save, race: Race, save: SaveRecord) -> None:
         """A save that stops at one of its points, while other things happen."""
-        points = SavePoints(self.control, self.life_root, race.at)
+        points = self._points_of(race)
         with points.watched():
             call = self.life.call("save", points.inside(self._saving(save)))
             while not points.stopped and not call.done and (waiting := self._in_flight()):
                 self._release(waiting[0], failed=False)
             self._race_at(points, step, race, save)
             self._returned(call)
+        save.unseen = points.unseen
+
+    def _points_of(self, race: Race, thread: int | None = None) -> SavePoints:
+        assert race.at is not None  # of those that go through all, each is played by itself
+        return SavePoints(self.control, self.life_root, race.at, thread=thread)
 
     def _race_at(self, points: SavePoints, step: Save, race: Race, save: SaveRecord) -> None:
         """What a race does while the save stands at its point, if it came to it."""
         if points.stopped:
+            save.raced_at = points.stopped_at
             for inner in race.steps:
                 self._race(inner, save)
             points.go_on()
         else:
-            why = f"the save has only {len(points.seen)} points"
-            self._miss(step.text, why, throttled=True)
+            many = f"only {len(points.seen)} points" if points.seen else "no point"
+            self._miss(step.text, f"the save has {many}", throttled=True)
 
     def _race(self, step: Step, save: SaveRecord) -> None:
         """A step inside of a save: a lock may rightly keep it out until the save has ended."""
@@ -691,28 +714,57 @@ class Play:
         # The save is what held it, neither the script nor the loader's gate.
         self.missed, self.in_the_way = missed, in_the_way
 
-    def _die_in_save(self, step: Crash, at: int) -> None:
+    def _die_in_save(self, step: Crash, death: Death) -> None:
         """A save that dies before one of its file operations: the next life finds what was done."""
-        image = self.root / f"life-{self.record.number + 1}"
-        death = DeathInSave(self.life_root, image, at)
-        save = self._save_watched(death)
-        if save is not None and death.died:
-            save.died_at, save.published = death.seen[at - 1], False
-            self._end_life("crash")
-            return
+        images, before = Images(self.life_root, self.root, death), self._entries()
+        save = self._save_watched(step, images)
         if save is not None:
-            why = f"the save has only {len(death.seen)} file operations"
-            self._miss(step.text, why, throttled=True)
-        self._crash()
+            save.unseen = images.unseen
+            if save.checkpoint.split("/")[0] in before:
+                save.overwrote = save.checkpoint
+        if not images.taken:
+            if save is not None:
+                self._miss(step.text, _no_image(images, death), throttled=True)
+            self._crash()
+            return
+        self._end_suddenly(None)
+        if self.timeline.walks:
+            self.images = images.taken
+        else:
+            self._go_on_from(images.taken[0])
 
-    def _save_watched(self, death: DeathInSave) -> SaveRecord | None:
-        """A save to its end, while its file operations are counted; None when none came."""
+    def branch(self, image: Image) -> Play:
+        """The run as it goes on from one of its images."""
+        other = copy.copy(self)
+        other.timeline = self.timeline.at(image.at, image.torn)
+        other.images, other._steps = [], self._steps.copy()
+        other.numbering = self.numbering.branch()
+        other.history = self.history.branch(replace(self.history.saves[-1]))
+        other.missed = list(self.missed)
+        other.in_the_way, other.held = set(self.in_the_way), set(self.held)
+        other._go_on_from(image)
+        return other
+
+    def _go_on_from(self, image: Image) -> None:
+        """What survives is this image of the checkpoint root."""
+        self.root = image.path
+        image.files.rename(self.root / f"life-{len(self.history.lives) + 1}")
+        save = self.history.saves[-1]
+        save.died_at = image.before
+        if image.torn is not None:
+            save.torn = f"{image.cut} cut to {'nothing' if image.torn == 'empty' else 'half'}"
+        # Written to its end, and torn, it still is what a restart is expected to find.
+        save.published = not image.before
+        if image.before and save.overwrote:
+            save.checkpoint = ""
+
+    def _save_watched(self, step: Step, images: Images) -> SaveRecord | None:
+        """A save to its end, while its file operations are seen; None when none came."""
         before = self._entries()
         save = self._begin_save()
-        with death.watched():
+        with images.watched():
             self._call("save", self._saving(save))
-        new = sorted(self._entries() - before)
-        save.checkpoint = new[-1] if new else ""
+        self._end_save(save, before)
         return save
 
     def _begin_save(self) -> SaveRecord:
@@ -814,3 +866,12 @@ class Play:
         if self._in_vain(lambda: False):
             raise Hangs(self._stands(what))
         self._drain()
+
+
+def _no_image(images: Images, death: Death) -> str:
+    """Why a save could not die where it should."""
+    if not images.seen:
+        return "the save has no file operation"
+    if death.torn is not None:
+        return f"of the {len(images.seen)} file operations of the save, none leaves a file to tear"
+    return f"the save has only {len(images.seen)} file operations"

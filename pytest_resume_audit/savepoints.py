@@ -14,15 +14,17 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.timeline import Death, Torn
 
-Before = Callable[[str], None]
-"""Called with a description of a file operation, in the thread that is about to do it."""
+Before = Callable[[str, str], None]
+"""Called with a file operation and the path it is about, in the thread that is about to do it."""
 
 
 _saving: ContextVar[SavePoints | None] = ContextVar("saving", default=None)
@@ -41,25 +43,29 @@ class SavePoints:
 
     Attributes:
         seen: what each point was that it came to.
+        unseen: files that changed though no operation on them was seen.
     """
 
     def __init__(self, control: Control, root: Path, at: int, *, thread: int | None = None) -> None:
         self.seen: list[str] = []
+        self.unseen: tuple[str, ...] = ()
         self._thread = thread
         self._control = control
         self._root = root
         self._at = at
         self._goes_on = False
+        self._written = Written(root)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """While points are counted."""
         self._control.at_call = self._called
         try:
-            with watch_files(self._root, self._point):
+            with watch_files(self._root, self._about_to):
                 yield
         finally:
             self._control.at_call = None
+            self.unseen = self._written.unseen()
 
     def inside(self, save: Callable[[], Any]) -> Callable[[], Any]:
         """The same save, known as the one whose calls into the rig count."""
@@ -79,10 +85,19 @@ class SavePoints:
         """Whether the save stands at the point now."""
         return bool(self._control.standing_at("point"))
 
+    @property
+    def stopped_at(self) -> str:
+        """What the point is that it stands at, or stood."""
+        return self.seen[self._at - 1]
+
     def go_on(self) -> None:
         """Let the save go on."""
         self._goes_on = True
         self._control.open_gates()
+
+    def _about_to(self, what: str, path: str) -> None:
+        self._written.about_to(what, path)
+        self._point(f"{what} {path}")
 
     def _called(self, what: str) -> None:
         if _saving.get() is self or threading.get_native_id() == self._thread:
@@ -95,41 +110,149 @@ class SavePoints:
                 self._control.wait("point", lambda: self._goes_on)
 
 
-class DeathInSave:
-    """Keeps what a process would leave that was killed at a file operation of its save.
+@dataclass(frozen=True)
+class Image:
+    """What a process that was killed in a save leaves of its files.
+
+    Args:
+        at: before which of the save's file operations it died, from 1.
+        before: that operation; empty behind the last one.
+        torn: what the file written last has lost, if anything.
+        cut: that file, below the checkpoint root.
+        path: a directory for the lives that come after it.
+    """
+
+    at: int
+    before: str
+    torn: Torn | None
+    cut: str
+    path: Path
+
+    @property
+    def files(self) -> Path:
+        """The copy of the checkpoint root."""
+        return self.path / "files"
+
+
+class Images:
+    """Keeps what a process would leave, at the file operations of its save.
 
     Args:
         root: the checkpoint root.
-        image: where the copy of it goes; it does not exist yet.
-        at: before which operation it dies, from 1.
+        into: a directory; each image gets one of its own below it.
+        death: at which operations, and whether files are torn.
 
     Attributes:
         seen: what each operation was.
+        unseen: files that changed though no operation on them was seen.
+        taken: the images.
     """
 
-    def __init__(self, root: Path, image: Path, at: int) -> None:
+    def __init__(self, root: Path, into: Path, death: Death) -> None:
         self.seen: list[str] = []
+        self.unseen: tuple[str, ...] = ()
+        self.taken: list[Image] = []
         self._root = root
-        self._image = image
-        self._at = at
+        self._into = into
+        self._death = death
+        self._written = Written(root)
         self._lock = threading.Lock()
-
-    @property
-    def died(self) -> bool:
-        """Whether the save came to that operation."""
-        return len(self.seen) >= self._at
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """While operations are counted."""
         with watch_files(self._root, self._before):
             yield
+        self.unseen = self._written.unseen()
+        if self._death.torn is not None:
+            # Written in full, and the power fails.
+            self._take(len(self.seen) + 1, "")
 
-    def _before(self, what: str) -> None:
+    def _before(self, what: str, path: str) -> None:
         with self._lock:
-            self.seen.append(what)
-            if len(self.seen) == self._at:
-                shutil.copytree(self._root, self._image, symlinks=True)
+            self.seen.append(f"{what} {path}")
+            self._take(len(self.seen), self.seen[-1])
+            self._written.about_to(what, path)
+
+    def _take(self, at: int, before: str) -> None:
+        death = self._death
+        if death.at not in (None, at):
+            return
+        if death.torn is None:
+            self.taken.append(self._copy(at, before))
+            return
+        cut = self._written.last()
+        size = 0 if cut is None else os.path.getsize(self._root / cut)
+        if cut is not None and size > 0 and death.torn in ("empty", "each"):
+            self.taken.append(self._copy(at, before, "empty", cut, 0))
+        if cut is not None and size > 1 and death.torn in ("half", "each"):
+            self.taken.append(self._copy(at, before, "half", cut, size // 2))
+
+    def _copy(
+        self, at: int, before: str, torn: Torn | None = None, cut: str = "", length: int = 0
+    ) -> Image:
+        image = Image(at, before, torn, cut, self._into / f"at-{at}-{torn or 'whole'}")
+        shutil.copytree(self._root, image.files, symlinks=True)
+        if cut:
+            os.truncate(image.files / cut, length)
+        return image
+
+
+class Written:
+    """Which files below a directory were seen to be written.
+
+    They are known by their inodes: what is staged under one name is published under another.
+
+    Args:
+        root: the directory, as it is before anything is written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._before = set(_files(root).values())
+        self._opened: list[str] = []
+        self._inodes: list[int] = []
+
+    def about_to(self, what: str, path: str) -> None:
+        """Take note of a file operation that is about to be done."""
+        self._find_opened()
+        if what == "open":
+            self._opened.append(path)
+
+    def last(self) -> str | None:
+        """The file that was written last, by the name it has now; None without one."""
+        self._find_opened()
+        names = {inode: name for name, (inode, *_) in _files(self._root).items()}
+        return next((names[i] for i in reversed(self._inodes) if i in names), None)
+
+    def unseen(self) -> tuple[str, ...]:
+        """The files that are new or have changed though they were not seen to be written."""
+        self._find_opened()
+        return tuple(
+            name
+            for name, state in sorted(_files(self._root).items())
+            if state not in self._before and state[0] not in self._inodes
+        )
+
+    def _find_opened(self) -> None:
+        """A file is there only after the operation of which we were told before."""
+        for path in self._opened:
+            with suppress(OSError):
+                self._inodes.append(os.stat(self._root / path).st_ino)
+        self._opened.clear()
+
+
+def _files(root: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and time of change of each file below a directory."""
+    found = {}
+    for directory, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(directory, name)
+            with suppress(OSError):  # gone since
+                state = os.lstat(path)
+                key = os.path.relpath(path, root)
+                found[key] = state.st_ino, state.st_size, state.st_mtime_ns
+    return found
 
 
 @contextmanager
@@ -165,7 +288,7 @@ class _Watch:
         try:
             below = _below(self._root, path, directory)
             if below is not None:
-                self._before(f"{what} {below}")
+                self._before(what, below)
         finally:
             self._busy.now = False
 

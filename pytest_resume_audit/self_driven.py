@@ -8,8 +8,8 @@ from pytest_resume_audit.collector import SelfDrivenCollector
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.history import SaveRecord
 from pytest_resume_audit.play import Hangs, Play, Raised, Refused
-from pytest_resume_audit.savepoints import DeathInSave, SavePoints
-from pytest_resume_audit.timeline import Crash, Fail, Finish, HandOut, Save, Step, Train
+from pytest_resume_audit.savepoints import Images
+from pytest_resume_audit.timeline import Fail, Finish, HandOut, Save, Step, Train
 
 
 class SelfDrivenPlay(Play):
@@ -66,10 +66,10 @@ class SelfDrivenPlay(Play):
         if self._comes_to_save(step):
             self._through_save(step)
 
-    def _save_watched(self, death: DeathInSave) -> SaveRecord | None:
-        if not self._comes_to_save(Crash(1)):
+    def _save_watched(self, step: Step, images: Images) -> SaveRecord | None:
+        if not self._comes_to_save(step):
             return None
-        with death.watched():
+        with images.watched():
             return self._through_save(Save())
 
     def _comes_to_save(self, step: Step) -> bool:
@@ -96,12 +96,12 @@ class SelfDrivenPlay(Play):
         if step.race is None:
             self._go_on()
         else:
-            at = step.race.at
-            points = SavePoints(control, self.life_root, at, thread=saver.thread)
+            points = self._points_of(step.race, saver.thread)
             with points.watched():
                 self._go_on()
                 self._race_at(points, step, step.race, save)
                 self._rest()
+            save.unseen = points.unseen
         if not control.standing_at("saved"):
             raise Hangs(self._stands("a save does not come to its end"))
         assert control.checkpoint is not None

@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, cast
 
 __all__ = [
     "Crash",
+    "Death",
     "Downgrade",
     "Drain",
     "Fail",
@@ -39,6 +40,11 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+
+Torn = Literal["empty", "half"]
+"""What is left of a file that a power loss has torn."""
+
+_TORN = ("empty", "half", "each")
 
 # Limits keep every number short enough to print and parse again, and `finish 0-999999999` from
 # filling the memory. Both are far above what an audit can run.
@@ -356,30 +362,32 @@ class Race:
     Args:
         steps: What happens: only `HandOut`, `Finish` and `Fail`, and at least one of them.
         at: At which point of the save, from 1: a call into the rig by the saving thread, a file
-            operation, or a named point.
+            operation, or a named point. None: at every one, in a run of its own each.
 
     Raises:
         TimelineError: No step, one that may not race, or `at` below 1.
 
     Example:
-        >>> Race((HandOut(16),), at=2).text
-        'racing (hand_out 16) at 2'
+        >>> Race((HandOut(16),), at=2).text, Race((HandOut(16),)).text
+        ('racing (hand_out 16) at 2', 'racing (hand_out 16)')
     """
 
     steps: tuple[Step, ...]
-    at: int
+    at: int | None = None
 
     def __post_init__(self) -> None:
         _check_tuple(self.steps, "the steps of a race", "HandOut, Finish or Fail")
         for part, step in enumerate(self.steps):
             if not isinstance(step, HandOut | Finish | Fail):
                 raise TimelineError(_may_not_race(_named(step)), part=part)
-        _check_number(self.at, "the point of a race", least=1)
+        if self.at is not None:
+            _check_number(self.at, "the point of a race", least=1)
 
     @property
     def text(self) -> str:
         """The race as a script writes it, after `save`."""
-        return f"racing ({_joined(self.steps)}) at {self.at}"
+        at = "" if self.at is None else f" at {self.at}"
+        return f"racing ({_joined(self.steps)}){at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,31 +418,66 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """Where in a save a life dies.
+
+    Args:
+        at: Before which of the save's file operations, from 1. None: before every one, in a run
+            of its own each.
+        torn: What the file written last has lost, as after a power loss: nothing (None), all of
+            it (`empty`), its second `half`, or `each` of the two, in a run of its own each. One
+            that is torn may also be behind the last operation.
+
+    Raises:
+        TimelineError: `at` is below 1 or not a whole number, `torn` is something else.
+
+    Example:
+        >>> Death().text, Death(2).text, Death(2, torn="half").text, Death(torn="each").text
+        ('in save', 'in save at 2', 'in save at 2 torn half', 'in save torn each')
+    """
+
+    at: int | None = None
+    torn: Torn | Literal["each"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.at is not None:
+            _check_number(self.at, "the file operation of `crash in save at`", least=1)
+        if self.torn is not None and self.torn not in _TORN:
+            raise TimelineError(f"`torn` takes {_either(_quoted(_TORN))}, not {_shown(self.torn)}")
+
+    @property
+    def text(self) -> str:
+        """The death as a script writes it, after `crash`."""
+        at = "" if self.at is None else f" at {self.at}"
+        torn = "" if self.torn is None else f" torn {self.torn}"
+        return f"in save{at}{torn}"
+
+
+@dataclass(frozen=True, slots=True)
 class Crash:
     """The life ends suddenly.
 
     Args:
-        in_save_at: None: at rest. A number: in a save that begins now and dies at this of its
-            file operations, from 1.
+        in_save: None: at rest. A `Death`: in a save that begins now.
 
     Raises:
-        TimelineError: `in_save_at` is below 1 or not a whole number.
+        TimelineError: `in_save` is not a `Death`.
 
     Example:
-        >>> Crash().text, Crash(in_save_at=2).text
+        >>> Crash().text, Crash(Death(at=2)).text
         ('crash', 'crash in save at 2')
     """
 
-    in_save_at: int | None = None
+    in_save: Death | None = None
 
     def __post_init__(self) -> None:
-        if self.in_save_at is not None:
-            _check_number(self.in_save_at, "the file operation of `crash in save at`", least=1)
+        if self.in_save is not None and not isinstance(self.in_save, Death):
+            raise TimelineError(f"`crash` takes a Death, not {_shown(self.in_save)}")
 
     @property
     def text(self) -> str:
         """The step as a script writes it."""
-        return "crash" if self.in_save_at is None else f"crash in save at {self.in_save_at}"
+        return "crash" if self.in_save is None else f"crash {self.in_save.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,7 +597,8 @@ class Timeline:
     Raises:
         TimelineError: No steps, something that is no step, or steps in an order that can't be:
             a life goes on after its end, a restart without an end before it or from a checkpoint
-            not saved yet, a downgrade without a save before it, or a last life that is dead.
+            not saved yet, a downgrade without a save before it, a second step that goes through
+            every point of a save, or a last life that is dead.
 
     Example:
         >>> str(Timeline([HandOut(4), Save(), Crash(), Restart()]))
@@ -643,6 +687,52 @@ class Timeline:
         """
         return any(isinstance(step, Downgrade) for step in self.steps)
 
+    @property
+    def torn(self) -> bool:
+        """Whether any of its crashes leaves a file torn.
+
+        Example:
+            >>> Timeline.parse("crash in save at 2 torn half; restart").torn
+            True
+        """
+        return any(
+            isinstance(step, Crash) and step.in_save is not None and step.in_save.torn is not None
+            for step in self.steps
+        )
+
+    @property
+    def walks(self) -> bool:
+        """Whether it goes through every point of a save, in a run of its own each.
+
+        Example:
+            >>> Timeline.parse("crash in save; restart").walks
+            True
+            >>> Timeline.parse("crash in save at 2; restart").walks
+            False
+        """
+        return any(_walks(step) for step in self.steps)
+
+    @property
+    def races_everywhere(self) -> bool:
+        """Whether it races a save at every point of it, in a run of its own each."""
+        return any(isinstance(step, Save) and _walks(step) for step in self.steps)
+
+    def at(self, point: int, torn: Torn | None = None) -> Timeline:
+        """Return the timeline that plays one point out of all that it goes through.
+
+        Args:
+            point: Which one, from 1.
+            torn: What the file written last has lost there.
+
+        Returns:
+            The timeline; the same one when it goes through none.
+
+        Example:
+            >>> Timeline.parse("crash in save torn each; restart").at(3, "half").text
+            'crash in save at 3 torn half; restart; drain'
+        """
+        return Timeline(_at(step, point, torn) if _walks(step) else step for step in self.steps)
+
     def uninterrupted(self) -> Timeline:
         """Return the same finishing order without save or crash, to measure against.
 
@@ -669,6 +759,7 @@ def _check_script(steps: tuple[Step, ...]) -> None:
     if not steps:
         raise TimelineError("the timeline is empty: it needs at least one step", hint="try `drain`")
     saved = 0
+    walks = False
     before: Step | None = None
     for part, step in enumerate(steps):
         if not isinstance(step, Step):
@@ -699,6 +790,15 @@ def _check_script(steps: tuple[Step, ...]) -> None:
                 hint="put `save` before it",
                 part=part,
             )
+        if _walks(step):
+            if walks:
+                raise TimelineError(
+                    f"{_named(step)} goes through every point of a save, as a step before it does: "
+                    "only one step may",
+                    hint="put `at` and a number behind one of them",
+                    part=part,
+                )
+            walks = True
         saved += isinstance(step, Save)
         before = step
     if isinstance(before, Crash | Stop):
@@ -707,6 +807,23 @@ def _check_script(steps: tuple[Step, ...]) -> None:
             "and nothing is left to be trained or judged",
             hint="add `; restart` at the end",
         )
+
+
+def _walks(step: Step) -> bool:
+    """Whether a step goes through every point of a save."""
+    if isinstance(step, Save):
+        return step.race is not None and step.race.at is None
+    if isinstance(step, Crash) and step.in_save is not None:
+        return step.in_save.at is None or step.in_save.torn == "each"
+    return False
+
+
+def _at(step: Step, point: int, torn: Torn | None) -> Step:
+    """One point of a step that goes through every one."""
+    if isinstance(step, Save):
+        assert step.race is not None
+        return Save(Race(step.race.steps, point))
+    return Crash(Death(point, torn))
 
 
 # --- reading the text ---------------------------------------------------------------------------
@@ -799,6 +916,8 @@ class _Reader:
             if not self.skip(";", "\n"):
                 names.append(self.words[self.next])
                 steps.append(self.step(_RACING, ends=(";", "\n", ")")))
+        if not self.more():
+            return Save(self.make(names or [opening], Race, tuple(steps)))
         self.keyword("at")
         at = self.take("a number")
         return Save(self.make([*(names or [opening]), at], Race, tuple(steps), self.number(at)))
@@ -806,10 +925,21 @@ class _Reader:
     def crash(self) -> Step:
         if not self.more():
             return Crash()
-        for word in ("in", "save", "at"):
-            self.keyword(word)
-        at = self.take("a number")
-        return self.make([at], Crash, self.number(at))
+        self.keyword("in")
+        self.keyword("save")
+        if not self.more():
+            return Crash(Death())
+        if self.keyword("at", "torn") == "torn":
+            return Crash(Death(torn=self.torn()))
+        word = self.take("a number")
+        at = self.number(word)
+        if not self.more():
+            return Crash(self.make([word], Death, at))
+        self.keyword("torn")
+        return Crash(self.make([word], Death, at, self.torn()))
+
+    def torn(self) -> Torn | Literal["each"]:
+        return cast('Torn | Literal["each"]', self.keyword(*_TORN))
 
     def stop(self) -> Step:
         return Stop()
@@ -882,7 +1012,7 @@ class _Reader:
         return int(word.text)
 
     def keyword(self, *allowed: str) -> str:
-        word = self.take(_either([f"`{keyword}`" for keyword in allowed]))
+        word = self.take(_either(_quoted(allowed)))
         if word.text not in allowed:
             raise self.unknown(word, allowed)
         return word.text
@@ -982,6 +1112,10 @@ def _joined(steps: Iterable[Step]) -> str:
 
 def _may_not_race(step: str) -> str:
     return f"{step} may not race a save: only `hand_out`, `finish` and `fail` may"
+
+
+def _quoted(words: Iterable[str]) -> list[str]:
+    return [f"`{word}`" for word in words]
 
 
 def _new_step(word: _Word) -> str:

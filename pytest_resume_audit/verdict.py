@@ -142,6 +142,27 @@ class Played:
     rest: str = "proc"
 
 
+@dataclass(frozen=True)
+class Point:
+    """What came of one point of a save, of a timeline that goes through all of them.
+
+    Args:
+        step: of the script, that plays this point.
+        timeline: the script that plays it alone.
+        where: what the save was about to do, or had done.
+        verdict: of the run.
+        passed: whether it meets the demand.
+        kept_out: steps that were kept out until the save had ended: a lock, rightly held.
+    """
+
+    step: str
+    timeline: Timeline
+    where: str
+    verdict: Verdict
+    passed: bool
+    kept_out: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
     """What one timeline proved about a collector.
@@ -174,6 +195,8 @@ class AuditReport:
         gated: False when the loader's gate had to be left open.
         rest: how rest was looked for.
         error: the exception of the collector, if any.
+        points: what came of each point of a save, where the timeline goes through all of them;
+            all else is then of the worst.
     """
 
     verdict: Verdict
@@ -202,6 +225,7 @@ class AuditReport:
     gated: bool
     rest: str
     error: BaseException | None = None
+    points: tuple[Point, ...] = ()
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -728,6 +752,8 @@ class _Judgement:
         if life.wanted is None or life.origin == life.wanted or not life.began:
             return
         wanted = self.history.save(life.wanted)
+        if life.origin is not None and any(save.torn for save in self.history.saves):
+            return  # the newest may be the torn one: an older is a way out
         version = 0 if life.origin is None else self.history.save(life.origin).weight_version
         if version < wanted.weight_version:
             origin = "afresh" if life.origin is None else f"from save {life.origin}"
@@ -739,7 +765,9 @@ class _Judgement:
             )
 
     def _check_restored(self, life: LifeRecord, save: SaveRecord) -> None:
-        if life.began and tuple(life.start_counts) != tuple(save.counts):
+        # What a save that died was writing over may be the one or the other by now.
+        over = [s for s in self.history.saves if s.died_at and s.overwrote == save.checkpoint]
+        if life.began and life.start_counts not in {s.counts for s in (save, *over)}:
             self._add(
                 "lossy",
                 f"weights not restored: those of life {life.number} are not those of "
@@ -807,6 +835,9 @@ class _Judgement:
             what = f"not reached: {'; '.join(unmet)}" + (f" ({missed})" if missed else "")
             if any(missed.throttled for missed in self.played.missed):
                 return what
+            kept_out = [step for save in self.history.saves for step in save.kept_out]
+            if kept_out:
+                return f"{what}: race not taken, as {', '.join(kept_out)} had to wait for the save"
             if not self.played.gated:
                 return f"{what}, with the loader's gate open"
             if any(save.standing.held for save in self.history.saves):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -182,7 +185,7 @@ def test_every_kind_of_file_operation_is_seen(tmp_path):
     for directory in (outside, root):
         directory.mkdir()
     (outside / "file").write_text("")
-    with watch_files(root, seen.append):
+    with watch_files(root, lambda what, path: seen.append(f"{what} {path}")):
         (root / "a").mkdir()
         (root / "a" / "b").write_text("1")
         (root / "a" / "b").read_text()
@@ -216,7 +219,7 @@ def test_every_kind_of_file_operation_is_seen(tmp_path):
 def test_what_torch_writes_from_cpp_is_seen(tmp_path):
     torch = pytest.importorskip("torch", reason="torch writes from C++")
     seen = []
-    with watch_files(tmp_path, seen.append):
+    with watch_files(tmp_path, lambda what, path: seen.append(f"{what} {path}")):
         torch.save({"weights": torch.zeros(2)}, tmp_path / "weights.pt")
         torch.save({}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert seen == ["open weights.pt", "open old.pt"]
@@ -228,9 +231,210 @@ def test_what_is_raised_before_an_operation_prevents_it(tmp_path):
     class Stop(Exception):
         pass
 
-    def stop(what):
-        raise Stop(what)
+    def stop(what, path):
+        raise Stop(f"{what} {path}")
 
     with watch_files(tmp_path, stop), pytest.raises(Stop, match="mkdir a"):
         (tmp_path / "a").mkdir()
     assert not (tmp_path / "a").exists()
+
+
+# --- every point of a save ----------------------------------------------------------------------
+
+EVERY_RACE = RACE.replace(" at {k}", "")
+EVERY_DEATH = DEATH.replace(" at {k}", "")
+EVERY_TORN = DEATH.replace("at {k}", "torn each")
+
+
+def test_a_race_without_a_point_is_run_at_every_point():
+    report = run(FrontierCollector, EVERY_RACE)
+    assert report.verdict == "lossless"
+    # Weights and buffer are read under the lock, files are written without it.
+    assert [(point.where, point.kept_out) for point in report.points] == [
+        ("before Trainer.state_dict", ("finish 5 6",)),
+        ("before ReplayBuffer.state_dict", ("finish 5 6",)),
+        ("before mkdir .checkpoint_000001.tmp", ()),
+        ("before open .checkpoint_000001.tmp/weights.json", ()),
+        ("before open .checkpoint_000001.tmp/replay_buffer.json", ()),
+        ("before open .checkpoint_000001.tmp/dataloader.json", ()),
+        ("before open .checkpoint_000001.tmp/frontier.json", ()),
+        ("before open .checkpoint_000001.tmp/manifest.json", ()),
+        ("before rename to checkpoint_000001", ()),
+    ]
+    assert {point.verdict for point in report.points} == {"lossless"}
+    assert report.points[2].step == "save racing (finish 5 6; hand_out 12) at 3"
+    assert "raced inside a save" in report.states
+    assert report.unreached is None
+
+
+def test_of_every_point_the_worst_is_reported():
+    report = run(LiveCursorCollector, EVERY_RACE)
+    # As worked out above, point by point: from the fourth on nothing is read any more.
+    assert len(report.points) == 9
+    assert report.verdict == "lossy"
+    assert report.timeline == report.points[0].timeline
+    assert [run(LiveCursorCollector, point.timeline).skipped for point in report.points[1:4]] == [
+        [7, 8, 9, 10, 11],
+        [5, 6, 7, 8, 9, 10, 11],
+        [5, 6, 7],
+    ]
+
+
+def test_a_race_that_is_kept_out_at_every_point_is_unreached():
+    class Locked(FrontierCollector):
+        def save(self, root, step):
+            with self.lock:
+                super().save(root, step)
+
+    report = run(Locked, EVERY_RACE.replace("; hand_out 12", ""))
+    assert report.verdict == "lossless"
+    assert all(point.kept_out == ("finish 5 6",) for point in report.points)
+    assert "raced inside a save" not in report.states
+
+
+def test_a_save_without_a_point_is_unreached():
+    class SavesNothing(FuturesCollector):
+        def save(self, root, step):
+            pass
+
+    report = run(SavesNothing, EVERY_DEATH)
+    assert report.points == ()
+    assert any(missed.why == "the save has no file operation" for missed in report.missed)
+
+
+@pytest.mark.parametrize("collector", [FrontierCollector, FuturesCollector])
+def test_one_save_gives_every_death(collector):
+    report = run(collector, EVERY_DEATH)
+    assert report.verdict == "lossless"
+    # Before the directory is made, before each of its five files, before it gets its name.
+    assert [point.where.split()[1] for point in report.points] == ["mkdir", *["open"] * 5, "rename"]
+    assert report.points[3].timeline == run(collector, DEATH.format(k=4)).timeline
+    assert report.unreached is None
+
+
+def test_each_death_of_one_save_is_that_of_a_save_of_its_own():
+    for point in run(InPlace, IN_PLACE.replace(" at {k}", "")).points:
+        alone = run(InPlace, point.timeline)
+        assert (alone.verdict, alone.passed) == (point.verdict, point.passed)
+
+
+IN_PLACE = "hand_out 8; finish 0-3; train; save; finish 4-7; train; crash in save at {k}; restart"
+
+
+def test_a_file_overwritten_in_place_is_lossy_at_one_death_of_three():
+    report = run(InPlace, IN_PLACE.replace(" at {k}", ""))
+    # The directory is there; between the two files the weights are new and the place is old.
+    assert [(point.where, point.verdict) for point in report.points] == [
+        ("before mkdir latest1", "lossless"),
+        ("before open latest1/weights.json", "lossless"),
+        ("before open latest1/rest.json", "lossy"),
+    ]
+    assert report.duplicated == [4, 5, 6, 7]
+
+
+# --- torn files ---------------------------------------------------------------------------------
+
+
+def test_the_new_way_passes_over_a_torn_checkpoint():
+    report = run(FuturesCollector, EVERY_TORN)
+    assert report.demand == "lossless or refused"
+    assert report.verdict == "lossless"
+    # Five files, each torn in two ways before the next operation, the last also behind the end.
+    assert len(report.points) == 2 * 6
+    assert report.points[-1].where == (
+        "behind the last operation, with checkpoint_000002/manifest.json cut to half"
+    )
+    assert run(FuturesCollector, report.points[-1].timeline).history.lives[1].origin == 1
+
+
+@pytest.mark.parametrize("collector", [FrontierCollector, FuturesCollector, LiveCursorCollector])
+def test_where_the_only_checkpoint_is_torn_a_restart_is_refused(collector):
+    script = "hand_out 4; finish 0-3; train; crash in save torn each; restart"
+    report = run(collector, script)
+    assert report.passed
+    *before, empty, half = report.points
+    assert {point.verdict for point in before} == {"lossless"}, "nothing was published: all afresh"
+    assert (empty.verdict, half.verdict) == ("refused", "refused")
+
+
+def test_a_torn_file_that_raises_is_refused_loudly_enough():
+    report = run(InPlace, IN_PLACE.replace("at {k}", "torn each"))
+    torn = [point.verdict for point in report.points if "cut" in point.where]
+    # Its JSON can't be read at all: the run stops. It is no way out, but nothing is lost unseen.
+    assert torn == ["refused"] * 4
+    assert report.passed
+
+
+class Afresh(InPlace):
+    """Begins afresh when its checkpoint can't be read, and says nothing: a fault (B4)."""
+
+    @classmethod
+    def latest(cls, root):
+        newest = super().latest(root)
+        try:
+            for name in PARTS if newest else ():
+                json.loads((newest / f"{name}.json").read_text())
+        except ValueError:
+            return None
+        return newest
+
+
+def test_a_run_that_begins_afresh_in_silence_is_lossy():
+    report = run(Afresh, "hand_out 4; finish 0-3; train; crash in save torn each; restart")
+    assert report.verdict == "lossy"
+    assert report.findings[0].text.startswith("silent restart: life 2 began afresh")
+    assert [point.verdict for point in report.points] == ["lossless", "lossless", "lossy", "lossy"]
+
+
+class Rubbish(InPlace):
+    """Takes an empty file of weights for weights that are not there yet: a fault."""
+
+    def restore(self, checkpoint, *, load_replay_buffer):
+        weights = checkpoint / "weights.json"
+        if not weights.read_text():
+            weights.write_text(json.dumps(self.weights()))
+        super().restore(checkpoint, load_replay_buffer=load_replay_buffer)
+
+
+def test_a_run_that_goes_on_from_rubbish_is_lossy():
+    script = IN_PLACE.replace("crash in save at {k}", "crash in save at 3 torn empty")
+    report = run(Rubbish, script)
+    # The weights of both steps are gone, the place is that of save 1.
+    assert report.skipped == [0, 1, 2, 3]
+    assert not report.passed
+
+
+def test_a_file_that_changes_without_an_operation_is_named(tmp_path):
+    class FromOutside(FuturesCollector):
+        def save(self, root, step):
+            (root / "side").mkdir(exist_ok=True)
+            write = f"open({str(root / 'side' / 'file')!r}, 'w').write('1')"
+            subprocess.run([sys.executable, "-c", write], check=True)
+            super().save(root, step)
+
+    report = run(FromOutside, DEATH.format(k=2))
+    assert report.history.saves[1].unseen == ("side/file",)
+    assert "no operation was seen for" in str(report)
+    assert "side/file" in str(report)
+
+
+def test_numpy_pickle_and_safetensors_are_seen(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    seen = []
+    with watch_files(tmp_path, lambda what, path: seen.append(f"{what} {path}")):
+        numpy.save(tmp_path / "a.npy", numpy.zeros(2))
+        numpy.savez(tmp_path / "b.npz", weights=numpy.zeros(2))
+        numpy.zeros(2).tofile(tmp_path / "c")
+        with (tmp_path / "d.pkl").open("wb") as file:
+            pickle.dump([1], file)
+        safetensors.save_file({"weights": numpy.zeros(2)}, tmp_path / "e.safetensors")
+        numpy.memmap(tmp_path / "f", mode="w+", shape=(2,)).flush()
+    assert seen == [
+        "open a.npy",
+        "open b.npz",
+        "open c",
+        "open d.pkl",
+        "open e.safetensors",
+        "open f",
+    ]

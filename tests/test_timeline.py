@@ -17,6 +17,7 @@ import pytest
 from pytest_resume_audit import timeline as module
 from pytest_resume_audit.timeline import (
     Crash,
+    Death,
     Downgrade,
     Drain,
     Fail,
@@ -91,7 +92,7 @@ def test_a_step_is_read_and_printed(text: str, step: Step) -> None:
 ENDS = [
     ("save; crash; restart", Crash(), Restart()),
     ("save; stop; restart", Stop(), Restart()),
-    ("save; crash in save at 2; restart", Crash(in_save_at=2), Restart()),
+    ("save; crash in save at 2; restart", Crash(Death(2)), Restart()),
     ("save; crash; restart no_buffer", Crash(), Restart(buffer=False)),
     ("save; crash; restart from 0", Crash(), Restart(0)),
     ("save; crash; restart from 0 no_buffer", Crash(), Restart(0, buffer=False)),
@@ -287,7 +288,9 @@ WRONG_TEXTS = [
     ("finish all <3>", ["`3` is too much", "`finish all`"], ""),
     ("finish oldest 2 <3>", ["`3` is too much", "`finish oldest 2`"], ""),
     ("save <(>finish 8) at 2", ["`(` is too much", "`save`"], ""),
-    ("crash in save at 2 <3>", ["`3` is too much"], ""),
+    ("crash in save at 2 torn half <3>", ["`3` is too much"], ""),
+    ("crash in save at 2 <tron> half", ["`tron`", "`torn`"], "mean `torn`?"),
+    ("crash in save torn <whole>; restart", ["`whole`", "`empty`", "`each`"], ""),
     ("stop <now>", ["`now` is too much", "`stop`"], ""),
     ("save; crash; restart afresh <no_buffer>", ["`no_buffer` is too much"], ""),
     ("save; crash; restart no_buffer <from> 0", ["`from` is too much"], ""),
@@ -332,7 +335,7 @@ WRONG_TEXTS = [
     ("save <racing> finish 8", ["`racing` needs `(`"], ""),
     ("save racing <(>finish 8", ["`(` is never closed", "`)`"], ""),
     ("save racing <(>) at 2", ["at least one"], ""),
-    ("save racing (finish 8<)>", ["`)` needs `at`"], ""),
+    ("save racing (finish 8) <at>", ["`at` needs a number"], ""),
     ("save racing (finish 8) <on> 2", ["`on`", "`at`"], ""),
     ("save racing (finish 8) <at>", ["`at` needs a number"], ""),
     ("save racing (finish 8) at <0>", ["point of a race", "from 1", "`0`"], ""),
@@ -493,8 +496,10 @@ WRONG_CODE = [
     (lambda: Race((untyped("save"),), 1), ["`save` may not race"]),
     (lambda: Race((HandOut(),), 0), ["point of a race", "from 1", "`0`"]),
     (lambda: Save(untyped((HandOut(),))), ["`save` takes a Race"]),
-    (lambda: Crash(0), ["file operation", "from 1", "`0`"]),
-    (lambda: Crash(True), ["file operation", "`True`"]),
+    (lambda: Death(0), ["file operation", "from 1", "`0`"]),
+    (lambda: Death(True), ["file operation", "`True`"]),
+    (lambda: Death(1, torn="quarter"), ["`torn`", "`half`", "quarter"]),
+    (lambda: Crash(2), ["a Death", "`2`"]),
     (lambda: Restart(-1), ["source of `restart`", "from 0", "`latest` or `afresh`", "`-1`"]),
     (lambda: Restart(untyped("first")), ["source of `restart`", "`first`"]),
     (lambda: Restart(False), ["source of `restart`", "`False`"]),
@@ -569,7 +574,11 @@ def some_steps(rng: random.Random) -> list[Step]:
     saved = 0
     for life in range(rng.randint(1, 4)):
         if life:
-            ends: list[Step] = [Crash(), Crash(rng.randint(1, 9)), Stop()]
+            ends: list[Step] = [
+                Crash(),
+                Crash(Death(rng.randint(1, 9), rng.choice([None, "half"]))),
+                Stop(),
+            ]
             steps.append(rng.choice(ends))
             sources = [Restart(), Restart(buffer=False), Restart("afresh")]
             if saved:

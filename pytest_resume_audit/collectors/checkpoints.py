@@ -120,12 +120,20 @@ def complete(checkpoint: Path) -> bool:
 
 
 def newest_complete(root: Path) -> Path | None:
-    """The newest checkpoint below ``root`` that is complete; None when there is none."""
-    for number in sorted(_numbers(root), reverse=True):
+    """The newest checkpoint below ``root`` that is complete; None when there is none at all.
+
+    Raises:
+        ResumeRefused: when there are checkpoints and all are torn. To begin afresh is for whoever
+            runs this to decide: it would train everything once more.
+    """
+    numbers = sorted(_numbers(root), reverse=True)
+    for number in numbers:
         checkpoint = _named(root, number)
         if complete(checkpoint):
             return checkpoint
         _log.warning("%s is torn: an older checkpoint is looked for", checkpoint)
+    if numbers:
+        raise ResumeRefused(f"each of the {len(numbers)} checkpoints in {root} is torn")
     return None
 
 

@@ -78,6 +78,7 @@ def render(report: AuditReport, *, color: bool = False, width: int = 100) -> str
         [drawing(report, color=color, width=width)],
         [line for text in _why(report) for line in _wrapped(text, width)],
         [line for text in _remarks(report) for line in _wrapped(text, width)],
+        list(_points(report)),
         list(_played(report)),
         [_traceback(report.error)] if report.error is not None else [],
     ]
@@ -202,6 +203,12 @@ def _remarks(report: AuditReport) -> Iterator[str]:
             "the loader's gate was left open: a thread that waited at it held up everything "
             "else, so the collector decided itself how much was handed out"
         )
+    for save in report.history.saves:
+        if save.unseen:
+            yield (
+                f"files changed in save {save.number} that no operation was seen for, so no death "
+                f"or race between them was played: {', '.join(save.unseen)}"
+            )
     if report.rest not in _EXACT:
         yield f"at rest was found out by {report.rest}: the same run may go differently next time"
     if report.unreached:
@@ -217,6 +224,18 @@ def _whereabouts(parts: Iterable[str]) -> Iterator[str]:
     for where, names in same.items():
         alike = f" (and {len(names) - 1} like it)" if len(names) > 1 else ""
         yield f"thread {names[0]}{alike} {where}" if names[0] else where
+
+
+def _points(report: AuditReport) -> Iterator[str]:
+    """What came of each point of a save."""
+    if not report.points:
+        return
+    ends = Counter(point.verdict for point in report.points)
+    came_to = ", ".join(f"{count} {verdict}" for verdict, count in ends.items())
+    yield f"points of the save: {len(report.points)}, {came_to}"
+    for point in report.points:
+        waited = f", race not taken: {', '.join(point.kept_out)} had to wait"
+        yield f"{point.verdict:12} {point.where}{waited if point.kept_out else ''}"
 
 
 def _played(report: AuditReport) -> Iterator[str]:

@@ -320,9 +320,17 @@ def test_torn_checkpoint_is_not_taken(tmp_path: Path, tear: Callable[[Path], Non
 def test_torn_checkpoint_is_passed_over_aloud(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    truncate(checkpoints.publish(tmp_path, PARTS, step=1))
+    older = checkpoints.publish(tmp_path, PARTS, step=1)
+    truncate(checkpoints.publish(tmp_path, PARTS, step=2))
+    assert checkpoints.newest_complete(tmp_path) == older
+    assert "checkpoint_000002 is torn" in caplog.text
+
+
+def test_a_run_whose_checkpoints_are_all_torn_does_not_begin_afresh(tmp_path: Path) -> None:
     assert checkpoints.newest_complete(tmp_path) is None
-    assert "checkpoint_000001 is torn" in caplog.text
+    truncate(checkpoints.publish(tmp_path, PARTS, step=1))
+    with pytest.raises(ResumeRefused, match="each of the 1 checkpoints"):
+        checkpoints.newest_complete(tmp_path)
 
 
 def test_save_that_dies_publishes_nothing(tmp_path: Path) -> None:

@@ -349,6 +349,34 @@ def test_what_is_made_of_the_end_of_a_life_is_not_held_against_the_next(collecto
     assert report.skipped == [5, 8, 9, 11]
 
 
+class Finalized:
+    def __del__(self) -> None:
+        for _ in range(100):
+            pass
+
+
+class DiesInFinalizers(Threaded):
+    """Its workers have a lot to throw away when they end: what ends them may come there."""
+
+    def answer(self, prompt: Prompt) -> None:
+        try:
+            super().answer(prompt)
+        finally:
+            for _ in range(20_000):
+                Finalized()
+
+
+def test_the_end_of_a_life_in_a_finalizer_is_not_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: heard.append(args.exc_value))
+    report = play(DiesInFinalizers)
+    assert report.skipped == [5, 8, 9, 11]
+    assert [life.left_behind for life in report.history.lives] == [(), ()]
+    assert heard == []
+
+
 # -- never returning -----------------------------------------------------------------------------
 
 

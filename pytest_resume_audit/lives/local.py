@@ -194,10 +194,13 @@ class ThreadedLife:
         for thread in self._mortals():
             if thread.native_id not in at_gates:
                 let_go(thread, self.control)
-        if not self._all_ended():
+        for _ in range(_TRIES):
+            if self._all_ended():
+                break
             # What a thread at a gate held back may have gone to wait for something by now.
             for thread in self._mortals():
                 let_go(thread, self.control)
+        else:
             self._all_ended()
         left = tuple(self.whereabouts()) if self._mortals() else ()
         self._look.close()
@@ -332,6 +335,10 @@ class _LoopHelper(_Helper):
                 flushed = True
 
 
+_TRIES = 2
+"""Times that a thread is told once more: a finalizer that it was in may have swallowed it."""
+
+
 def place_of(frame: FrameType | None) -> str:
     """Where a thread is, in the collector's terms: the innermost frame outside of threading."""
     innermost = frame
@@ -367,7 +374,7 @@ def let_go(thread: threading.Thread, control: Control) -> None:
             executor.shutdown(wait=False, cancel_futures=True)
     elif (loop := _loop_of(frame)) is not None and control.end_loop(loop):
         return
-    elif not (_takes_a_lock(frame) or _in_asyncio(frame)):
+    elif not (_takes_a_lock(frame) or _ends_by_itself(frame)):
         _raise_in(thread)
 
 
@@ -381,12 +388,13 @@ def _loop_of(frame: FrameType | None) -> asyncio.AbstractEventLoop | None:
     return None
 
 
-def _in_asyncio(frame: FrameType | None) -> bool:
-    """Whether a thread is in the loop's own code, which ends by itself and should not be broken."""
+def _ends_by_itself(frame: FrameType | None) -> bool:
+    """Whether a thread is in the code of its loop, or in ours that ends it: not to be broken."""
     while frame is not None:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        module = str(frame.f_globals.get("__name__"))
+        package = module.partition(".")[0]
         if package == "asyncio" or package not in sys.stdlib_module_names:
-            return package == "asyncio"
+            return package == "asyncio" or module == __name__
         frame = frame.f_back
     return False
 

@@ -47,6 +47,7 @@ class Overheard:
 
     def __enter__(self) -> Overheard:
         self._stack.callback(_hook(self))
+        self._stack.callback(_unraisable_hook(self))
         self._hear_warnings()
         heard = _Heard(self)
         for name in _BACKGROUND_LOGGERS:
@@ -170,5 +171,26 @@ def _hook(overheard: Overheard) -> Callable[[], None]:
         # A thread that was left behind may still meet its end: the hook stays for it.
         if threading.excepthook is hook and not overheard.left_behind:
             threading.excepthook = former
+
+    return put_back
+
+
+def _unraisable_hook(overheard: Overheard) -> Callable[[], None]:
+    """Hear nothing of a life's end in a finalizer; returns what puts the former hook back.
+
+    A thread is ended by an exception from outside, wherever it is then. In a finalizer, or the
+    callback of a weak reference, it can't be raised, and is no fault of the collector.
+    """
+    former = sys.unraisablehook
+
+    def hook(args: sys.UnraisableHookArgs) -> None:
+        if not issubclass(args.exc_type, LifeEnded):
+            former(args)
+
+    sys.unraisablehook = hook
+
+    def put_back() -> None:
+        if sys.unraisablehook is hook and not overheard.left_behind:
+            sys.unraisablehook = former
 
     return put_back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from pytest_resume_audit.setup import Setup
@@ -25,6 +25,9 @@ class NamedTimeline:
         must_reach: states without which a run proves nothing.
         may_reach: states that depend on the collector's way of working.
         sizes: fields of the setup that belong to the story.
+        uninterrupted: the run that the script by ordinals is measured against; by default the
+            script without its saves and crashes.
+        seen: where such a loss was seen in public.
     """
 
     name: str
@@ -35,6 +38,13 @@ class NamedTimeline:
     must_reach: tuple[str, ...] = ("saved", "resumed")
     may_reach: tuple[str, ...] = ()
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    uninterrupted: str = ""
+    seen: tuple[str, ...] = ()
+
+    @property
+    def legacy(self) -> bool:
+        """Whether it needs a legacy checkpoint."""
+        return "downgrade" in self.script
 
     def ask(self, setup: Setup | None = None) -> Asked:
         """The timeline for a setup.
@@ -52,6 +62,7 @@ class NamedTimeline:
         return Asked(
             timeline=_parse(self.script) if fits else by_position,
             otherwise=by_position if fits else None,
+            uninterrupted=_parse(self.uninterrupted) if fits and self.uninterrupted else None,
             setup=sizes,
             name=self.name,
             demand=self.demand,
@@ -263,10 +274,12 @@ _ALL = (
 NAMED: dict[str, NamedTimeline] = {timeline.name: timeline for timeline in _ALL}
 """Every named timeline by its name."""
 
-MATRICES = ("smoke",)
-"""Names of sets of timelines: ``smoke`` is every named one."""
+MATRICES = ("smoke", "nightly", "full")
+"""Names of sets of timelines: ``smoke`` is every named one, ``nightly`` also a save after every
+event of many runs, ``full`` everything that is generated."""
 
 
+@cache
 def matrix(name: str) -> tuple[NamedTimeline, ...]:
     """The timelines of a set.
 
@@ -280,4 +293,7 @@ def matrix(name: str) -> tuple[NamedTimeline, ...]:
         >>> len(matrix("smoke"))
         20
     """
-    return {"smoke": _ALL}[name]
+    from pytest_resume_audit import matrices
+
+    generated = {"smoke": None, "nightly": matrices.nightly, "full": matrices.full}[name]
+    return _ALL if generated is None else (*_ALL, *generated())

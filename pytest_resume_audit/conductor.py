@@ -68,7 +68,7 @@ def run(
     report = _Audit(collector, asked, deadline).report()
     throttled = report.passed and report.unreached is not None
     if asked.otherwise is not None and throttled and not report.lacks_downgrade:
-        by_position = replace(asked, timeline=asked.otherwise, otherwise=None)
+        by_position = replace(asked, timeline=asked.otherwise, otherwise=None, uninterrupted=None)
         other = _Audit(collector, by_position, deadline).report()
         if other.unreached is None or not other.passed:
             return other
@@ -81,7 +81,8 @@ def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None
     if isinstance(timeline, NamedTimeline):
         return timeline.ask(setup)
     if isinstance(timeline, Timeline):
-        demand: Demand = "lossless or refused" if timeline.torn else "lossless"
+        loud_is_enough = timeline.torn or timeline.changes
+        demand: Demand = "lossless or refused" if loud_is_enough else "lossless"
         if timeline.legacy:
             demand = "legacy"
         return Asked(timeline, Setup() if setup is None else setup, demand=demand)
@@ -115,6 +116,7 @@ class _Audit:
         self.make = make
         self.asked = asked
         self.deadline = deadline
+        self.setup = asked.setup.changed(asked.timeline.changes)
         self.kind: type[AnyCollector] = make if isinstance(make, type) else Collector
         self.style = Style.of(self.kind)
 
@@ -134,15 +136,15 @@ class _Audit:
 
     def _reference(self) -> tuple[Reference, Played | None]:
         """What the uninterrupted run does; and that run itself where it came to no end."""
-        timeline = self.asked.timeline.uninterrupted()
+        timeline = self.asked.uninterrupted or self.asked.timeline.uninterrupted()
         known = _references.setdefault(self.make, {}) if _can_remember(self.make) else {}
-        key = (timeline, self.asked.setup)
+        key = (timeline, self.setup)
         if key not in known:
             (run,) = self._play_well(timeline, None)
             played = run.played
             if played.counts is None:
                 return Reference((), frozenset(), frozenset(), frozenset()), played
-            known[key] = (_reference_of(played, self.asked.setup), self.kind)
+            known[key] = (_reference_of(played, self.setup), self.kind)
         reference, self.kind = known[key]
         return reference, None
 
@@ -179,7 +181,7 @@ class _Audit:
                 play = (SelfDrivenPlay if self.style.self_driven else Play)(
                     self.make,
                     timeline,
-                    self.asked.setup,
+                    self.setup if reference is None else self.asked.setup,
                     root,
                     self.overheard,
                     reference=reference,

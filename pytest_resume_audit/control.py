@@ -110,6 +110,8 @@ class Control:
         settled: ordinals settled in the weights that the life starts from.
         gated: whether the loader waits for a script; a rig used alone is open.
         self_driven: whether training steps and saves wait for a script.
+        counted: prompts, and generations of each, that the weights count; by default those of the
+            setup. Where sizes change from life to life the weights have the same shape in all.
     """
 
     def __init__(
@@ -120,8 +122,10 @@ class Control:
         settled: Sequence[int] | frozenset[int] = (),
         gated: bool = False,
         self_driven: bool = False,
+        counted: tuple[int, int] | None = None,
     ) -> None:
         self.setup = setup
+        self.counted = counted or (setup.prompts, setup.group_size)
         self.lock = threading.Lock()
         # A loop that runs here belongs to whoever audits, and outlives the life.
         self._made_in = get_ident()

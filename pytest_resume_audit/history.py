@@ -281,6 +281,7 @@ class LifeRecord:
         most_in_flight: prompts that were in flight at once, at the most.
         warned: whether it gave the warning that the collector declares for legacy checkpoints.
         left_behind: threads that survived the end of the life, and where they stand.
+        data_set: that it trained on.
     """
 
     number: int
@@ -297,6 +298,7 @@ class LifeRecord:
     most_in_flight: int = 0
     warned: bool = False
     left_behind: tuple[str, ...] = ()
+    data_set: int = 0
 
     @property
     def began(self) -> bool:

@@ -25,7 +25,7 @@ from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.savepoints import Image, Images, SavePoints
-from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.setup import Setup, widest
 from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle, can_downgrade, pulls
 from pytest_resume_audit.timeline import (
     Crash,
@@ -113,6 +113,7 @@ class Play:
         self.make = make
         self.timeline = timeline
         self.setup = setup
+        self.counted = widest(setup, timeline.changes)
         self.root = root
         self.overheard = overheard
         self.reference = reference
@@ -241,8 +242,10 @@ class Play:
     # -- lives -----------------------------------------------------------------------------------
 
     def _begin_life(self, restart: Restart | None) -> None:
+        if restart is not None:
+            self.setup = self.setup.changed(restart.changes)
         number = len(self.history.lives) + 1
-        self.record = LifeRecord(number)
+        self.record = LifeRecord(number, data_set=self.setup.data_set)
         self.history.lives.append(self.record)
         self._control = control = self._new_control()
         self.life = (
@@ -270,7 +273,7 @@ class Play:
         self.record.start_buffer = self.progress.standing(0).buffered
 
     def _new_control(self) -> Control:
-        return Control(self.setup, self.numbering, gated=self.gated)
+        return Control(self.setup, self.numbering, gated=self.gated, counted=self.counted)
 
     def _know(self, collector: object) -> AnyCollector:
         """See that what was made is a collector, and of the style it is driven in."""

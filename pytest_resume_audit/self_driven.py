@@ -19,7 +19,13 @@ class SelfDrivenPlay(Play):
     """
 
     def _new_control(self) -> Control:
-        return Control(self.setup, self.numbering, gated=self.gated, self_driven=True)
+        return Control(
+            self.setup,
+            self.numbering,
+            gated=self.gated,
+            self_driven=True,
+            counted=self.counted,
+        )
 
     def _start(self, checkpoint: Path | None, *, load_replay_buffer: bool) -> None:
         collector, root = self.collector, self.life_root

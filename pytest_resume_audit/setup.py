@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 Take = Literal["group", "hand_out", "arrival"]
 
@@ -36,6 +36,7 @@ class Setup:
         max_in_flight: prompts that may be in flight at once; None: any number. More is a fault
             of the collector.
         max_failures: failed generations that the collector must tolerate.
+        data_set: which data set it is: another one has other texts in the same rows.
 
     Raises:
         ValueError: for a size that makes no run, naming the field.
@@ -58,11 +59,12 @@ class Setup:
     max_age: int | None = None
     max_in_flight: int | None = None
     max_failures: int = 1
+    data_set: int = 0
 
     def __post_init__(self) -> None:
         for name in ("prompts", "batch_size", "prompts_per_step", "group_size", "passes"):
             self._check(name, least=1)
-        for name in ("seed", "max_failures"):
+        for name in ("seed", "max_failures", "data_set"):
             self._check(name, least=0)
         for name, least in (("capacity", 1), ("max_age", 0), ("max_in_flight", 1)):
             if getattr(self, name) is not None:
@@ -92,6 +94,22 @@ class Setup:
         """Prompts that the whole run hands out, over all passes."""
         return self.prompts_per_pass * self.passes
 
+    def changed(self, changes: Iterable[tuple[str, int]]) -> Setup:
+        """The sizes after some of them have changed.
+
+        Args:
+            changes: fields and their values, in the order in which they change.
+
+        Raises:
+            ValueError: for sizes that make no run.
+
+        Example:
+            >>> Setup().changed([("batch_size", 8), ("batch_size", 2)]).batch_size
+            2
+        """
+        values: dict[str, Any] = dict(changes)
+        return replace(self, **values) if values else self
+
     def order(self, epoch: int) -> Sequence[int]:
         """The rows of one pass, in the order in which the rig's own loader hands them out."""
         rows: Sequence[int] = range(self.prompts)
@@ -108,3 +126,16 @@ class Setup:
             if getattr(self, f.name) != f.default
         ]
         return f"Setup({', '.join(changed)})"
+
+
+def widest(setup: Setup, changes: Iterable[tuple[str, int]]) -> tuple[int, int]:
+    """Prompts, and generations of each, that a run with changing sizes has at the most.
+
+    Example:
+        >>> widest(Setup(), [("prompts", 20), ("prompts", 12)])
+        (20, 1)
+    """
+    many = {"prompts": [setup.prompts], "group_size": [setup.group_size]}
+    for name, value in changes:
+        many.get(name, []).append(value)
+    return max(many["prompts"]), max(many["group_size"])

@@ -111,7 +111,9 @@ STATES: dict[str, Callable[[History, Setup], bool]] = {
     ),
     "rolled back trained prompts": _rolled_back,
     "raced inside a save": _any_save(lambda save: bool(save.raced)),
-    "died between writes": lambda history, setup: any(save.died_at for save in history.saves),
+    "died between writes": lambda history, setup: any(
+        save.died_at or save.torn for save in history.saves
+    ),
     "saved": _any_save(lambda save: True),
 }
 """What each state is called, and when a history has reached it."""

@@ -46,6 +46,8 @@ Torn = Literal["empty", "half"]
 
 _TORN = ("empty", "half", "each")
 
+_CHANGES = ("batch_size", "group_size", "prompts", "data_set")
+
 # Limits keep every number short enough to print and parse again, and `finish 0-999999999` from
 # filling the memory. Both are far above what an audit can run.
 _MOST = 999_999_999
@@ -503,18 +505,24 @@ class Restart:
         source: From the `latest` checkpoint, from the one with this number in order of saving,
             from 0, or `afresh`, from none.
         buffer: Whether the replay buffer is loaded.
+        changes: Sizes that are others from this life on, by the names of their fields in the
+            setup: `batch_size`, `group_size`, `prompts`, and `data_set`, another of which has
+            other texts in its rows.
 
     Raises:
-        TimelineError: An unknown source, a `buffer` that is not a bool, or one that is False
-            though nothing is loaded at all.
+        TimelineError: An unknown source, a `buffer` that is not a bool, one that is False though
+            nothing is loaded at all, or a size that can't change.
 
     Example:
         >>> Restart().text, Restart(0, buffer=False).text, Restart("afresh").text
         ('restart', 'restart from 0 no_buffer', 'restart afresh')
+        >>> Restart(changes=(("batch_size", 8),)).text
+        'restart with batch_size 8'
     """
 
     source: Literal["latest", "afresh"] | int = "latest"
     buffer: bool = True
+    changes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.source not in ("latest", "afresh"):
@@ -530,6 +538,22 @@ class Restart:
             )
         if self.source == "afresh" and not self.buffer:
             raise TimelineError("`restart afresh` loads no checkpoint: leave `no_buffer` out")
+        if not isinstance(self.changes, tuple):
+            raise TimelineError(
+                "the changes of `restart` must be a tuple of pairs of a field and a number, "
+                f"not {_shown(self.changes)}"
+            )
+        for part, change in enumerate(self.changes):
+            if not isinstance(change, tuple) or len(change) != 2 or change[0] not in _CHANGES:
+                raise TimelineError(
+                    f"{_shown(change)} is no change of `restart`: it is a pair of "
+                    f"{_either(_quoted(_CHANGES))} and a number",
+                    part=part,
+                )
+            try:
+                _check_number(change[1], f"`{change[0]}`", least=1)
+            except TimelineError as error:
+                raise TimelineError(error.problem, part=part, nth=1) from None
 
     @property
     def text(self) -> str:
@@ -541,6 +565,8 @@ class Restart:
             words.append(f"from {self.source}")
         if not self.buffer:
             words.append("no_buffer")
+        if self.changes:
+            words += ["with", *(f"{name} {value}" for name, value in self.changes)]
         return " ".join(words)
 
 
@@ -699,6 +725,17 @@ class Timeline:
             isinstance(step, Crash) and step.in_save is not None and step.in_save.torn is not None
             for step in self.steps
         )
+
+    @property
+    def changes(self) -> tuple[tuple[str, int], ...]:
+        """The sizes that change at its restarts, in their order.
+
+        Example:
+            >>> Timeline.parse("save; crash; restart with batch_size 8 prompts 20").changes
+            (('batch_size', 8), ('prompts', 20))
+        """
+        restarts = (step for step in self.steps if isinstance(step, Restart))
+        return tuple(change for step in restarts for change in step.changes)
 
     @property
     def walks(self) -> bool:
@@ -947,16 +984,23 @@ class _Reader:
     def restart(self) -> Step:
         if not self.more():
             return Restart()
-        how = self.keyword("from", "afresh", "no_buffer")
-        if how == "afresh":
-            return Restart("afresh")
-        if how == "no_buffer":
-            return Restart(buffer=False)
-        source = self.number(self.take("the number of a checkpoint"))
-        if not self.more():
-            return Restart(source)
-        self.keyword("no_buffer")
-        return Restart(source, buffer=False)
+        source: Literal["latest", "afresh"] | int = "latest"
+        how = self.keyword("from", "afresh", "no_buffer", "with")
+        if how == "from":
+            source = self.number(self.take("the number of a checkpoint"))
+            how = self.keyword("no_buffer", "with") if self.more() else ""
+        elif how == "afresh":
+            source = "afresh"
+        buffer = how != "no_buffer"
+        if how != "with" and not self.skip("with"):
+            return Restart(source, buffer)
+        names: list[_Word] = []
+        changes: list[tuple[str, int]] = []
+        while self.more() or not changes:
+            names.append(self.words[min(self.next, len(self.words) - 1)])
+            name = self.keyword(*_CHANGES)
+            changes.append((name, self.number(self.take("a number"))))
+        return self.make(names, Restart, source, buffer, tuple(changes))
 
     def downgrade(self) -> Step:
         return Downgrade()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_resume_audit.collector import SelfDrivenCollector
 from pytest_resume_audit.history import History, LifeRecord, SaveRecord
-from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.setup import Setup, widest
 from pytest_resume_audit.states import reached
 from pytest_resume_audit.timeline import Downgrade, Timeline
 
@@ -263,6 +263,8 @@ class Asked:
         may_reach: states that depend on the collector's way of working: a run without them is
             unreached.
         otherwise: the same story by position, for a collector that throttles itself.
+        uninterrupted: the run that it is measured against; None: the script without its saves
+            and crashes.
     """
 
     timeline: Timeline
@@ -272,6 +274,7 @@ class Asked:
     must_reach: tuple[str, ...] = ()
     may_reach: tuple[str, ...] = ()
     otherwise: Timeline | None = None
+    uninterrupted: Timeline | None = None
 
 
 def judge(
@@ -303,7 +306,11 @@ class _Judgement:
         collector: type[Collector] | type[SelfDrivenCollector],
     ) -> None:
         self.asked = asked
-        self.setup = asked.setup
+        changes = asked.timeline.changes
+        self.setup = asked.setup.changed(changes)
+        _, self.generations = widest(asked.setup, changes)
+        # Of a group that was trained when groups were smaller, or larger, all is trained.
+        self.regrouped = any(name == "group_size" for name, _ in changes)
         self.reference = reference
         self.played = played
         self.history = played.history
@@ -325,7 +332,8 @@ class _Judgement:
         ended = self.played.counts is not None
         failed, dropped = self._failed_for_good(), self._in_lineage("dropped")
         times = self._times_trained(failed | dropped)
-        trained = {ordinal for ordinal, each in times.items() if all(each)}
+        whole = any if self.regrouped else all
+        trained = {ordinal for ordinal, each in times.items() if whole(each)}
         touched = {ordinal for ordinal, each in times.items() if any(each)}
         final = history.lives[-1].final if history.lives else None
         left = expected - touched - failed - dropped if ended else frozenset()
@@ -391,6 +399,18 @@ class _Judgement:
 
     # -- what the weights say ----------------------------------------------------------------
 
+    @cached_property
+    def counts(self) -> list[int] | None:
+        """How often each generation went into the weights: of the last data set, if it changed."""
+        counts = self.played.counts
+        if counts is None:
+            return None
+        lives = [life for life, _ in self.lineage]
+        first = next((life for life in lives if life.data_set == lives[-1].data_set), None)
+        if first is None or first is lives[0]:
+            return list(counts)
+        return [after - before for after, before in zip(counts, first.start_counts, strict=True)]
+
     def _times_trained(self, given_up: set[int]) -> dict[int, list[int]]:
         """How often each ordinal went into the final weights, by generation.
 
@@ -398,7 +418,7 @@ class _Judgement:
         last one. A place whose prompt failed or was dropped comes after the others, and one
         that the uninterrupted run does not train at last.
         """
-        counts, size = self.played.counts, self.setup.group_size
+        counts, size = self.counts, self.generations
         if counts is None:
             return {}
         times: dict[int, list[int]] = {}
@@ -423,7 +443,7 @@ class _Judgement:
         A stream without an end has a later place for every training that is missing: by their
         number alone the weights can't tell.
         """
-        size, counts = self.setup.group_size, self.played.counts or ()
+        size, counts = self.generations, self.counts or ()
         times = {
             place: [len(self._all_trainings.get(place, {}).get(g, ())) for g in range(size)]
             for place in places
@@ -442,7 +462,7 @@ class _Judgement:
         return self.endless and ordinal >= self.setup.total
 
     def _check_rows(self) -> None:
-        counts, size = self.played.counts or (), self.setup.group_size
+        counts, size = self.counts or (), self.generations
         strange = {index // size for index, count in enumerate(counts) if count}
         strange -= self.places.keys()
         if strange:
@@ -653,7 +673,7 @@ class _Judgement:
 
     def _counted(self, save: SaveRecord, ordinal: int) -> bool:
         """Whether the weights had gone through this prompt's row when a save began."""
-        size, row = self.setup.group_size, self.rows[ordinal]
+        size, row = self.generations, self.rows[ordinal]
         return not save.counts or any(save.counts[row * size : (row + 1) * size])
 
     def _why_twice(self, ordinal: int) -> Reason:

@@ -85,10 +85,10 @@ def test_prompts_are_a_data_set() -> None:
         prompts.__getitem__(4)
 
 
-def test_a_prompt_knows_its_row_and_nothing_else() -> None:
+def test_a_prompt_knows_its_row_and_never_its_ordinal() -> None:
     prompt = Prompt(3)
     assert not hasattr(prompt, "__dict__")
-    assert [name for name in dir(prompt) if not name.startswith("_")] == ["row", "text"]
+    assert [name for name in dir(prompt) if not name.startswith("_")] == ["data_set", "row", "text"]
     with pytest.raises(FrozenInstanceError):
         prompt.row = 4  # type: ignore[misc]
 

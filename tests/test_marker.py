@@ -195,9 +195,9 @@ def test_wrong_collectors(collector: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("timelines", "said"),
     [
-        ("mid-fligt", "'mid-fligt' is no name, did you mean 'mid-flight'? allowed are smoke, cl"),
+        ("mid-fligt", "'mid-fligt' is no name, did you mean 'mid-flight'? allowed are smoke, ni"),
         ("Smok", "'Smok' is no name, did you mean 'smoke'?"),
-        ("zzz", "'zzz' is no name: allowed are smoke, clean"),
+        ("zzz", "'zzz' is no name: allowed are smoke, nightly"),
         ("", "'' is no name: allowed are"),
         (["clean", "mid_flight"], "'mid_flight' is no name, did you mean 'mid-flight'?"),
         ({"x": "smoke"}, "'smoke' is no name: allowed are clean"),

@@ -24,6 +24,7 @@ LEAST = {
     "max_age": 0,
     "max_in_flight": 1,
     "max_failures": 0,
+    "data_set": 0,
 }
 MAY_BE_NONE = {"capacity", "max_age", "max_in_flight"}
 FLAGS = {"shuffle", "drop_last"}

@@ -97,6 +97,23 @@ ENDS = [
     ("save; crash; restart from 0", Crash(), Restart(0)),
     ("save; crash; restart from 0 no_buffer", Crash(), Restart(0, buffer=False)),
     ("save; crash; restart afresh", Crash(), Restart("afresh")),
+    (
+        "save; crash; restart with batch_size 8 prompts 20",
+        Crash(),
+        Restart(changes=(("batch_size", 8), ("prompts", 20))),
+    ),
+    (
+        "save; crash; restart from 0 no_buffer with data_set 1",
+        Crash(),
+        Restart(0, buffer=False, changes=(("data_set", 1),)),
+    ),
+    (
+        "save; crash in save; restart afresh with group_size 2",
+        Crash(Death()),
+        Restart("afresh", changes=(("group_size", 2),)),
+    ),
+    ("save; crash in save at 2 torn half; restart", Crash(Death(2, "half")), Restart()),
+    ("save; crash in save torn each; restart", Crash(Death(torn="each")), Restart()),
 ]
 
 
@@ -352,6 +369,9 @@ WRONG_TEXTS = [
     ("crash; restart <no_bufer>", ["`no_bufer`", "`from`", "`afresh`"], "mean `no_buffer`?"),
     ("crash; restart <from>", ["`from` needs", "number of a checkpoint"], ""),
     ("save; crash; restart from <first>", ["`first`", "whole number"], ""),
+    ("save; crash; restart with <passes> 2", ["`passes`", "`batch_size`"], ""),
+    ("save; crash; restart with batch_size <0>", ["`batch_size`", "from 1"], ""),
+    ("save; crash; restart <with>", ["`with` needs"], ""),
     ("save; crash; restart from 0 <afresh>", ["`afresh`", "`no_buffer`"], ""),
     # order
     ("", ["empty", "at least one step"], "`drain`"),
@@ -500,6 +520,13 @@ WRONG_CODE = [
     (lambda: Death(True), ["file operation", "`True`"]),
     (lambda: Death(1, torn="quarter"), ["`torn`", "`half`", "quarter"]),
     (lambda: Crash(2), ["a Death", "`2`"]),
+    (lambda: Restart(changes=["batch_size", 2]), ["a tuple of pairs"]),
+    (lambda: Restart(changes=(("passes", 2),)), ["no change", "`batch_size`", "`data_set`"]),
+    (lambda: Restart(changes=(("prompts", 0),)), ["`prompts`", "from 1", "`0`"]),
+    (
+        lambda: Timeline([Save(Race((HandOut(16),))), Crash(Death()), Restart()]),
+        ["`crash in save`", "every point", "only one step may"],
+    ),
     (lambda: Restart(-1), ["source of `restart`", "from 0", "`latest` or `afresh`", "`-1`"]),
     (lambda: Restart(untyped("first")), ["source of `restart`", "`first`"]),
     (lambda: Restart(False), ["source of `restart`", "`False`"]),

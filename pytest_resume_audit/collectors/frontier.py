@@ -344,13 +344,11 @@ class ResumableCollector(Collector):
         return self.rig.loader
 
     def identity(self) -> dict[str, Any]:
-        """What the stream of prompts depends on: with other values a resume is refused.
-
-        A real data set adds its fingerprint here.
-        """
+        """What the stream of prompts depends on: with other values a resume is refused."""
         setup = self.rig.setup
         return {
             "prompts": len(self.rig.prompts),
+            "data": self.rig.prompts.fingerprint,
             "batch_size": setup.batch_size,
             "group_size": setup.group_size,
             "drop_last": setup.drop_last,

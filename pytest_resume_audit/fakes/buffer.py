@@ -129,7 +129,7 @@ class ReplayBuffer:
         try:
             rollouts = [
                 Rollout(
-                    Prompt(index(r["row"])),
+                    Prompt(index(r["row"]), self._control.setup.data_set),
                     index(r["generation"]),
                     index(r["weight_version"]),
                     r["tag"],

@@ -17,6 +17,7 @@ class Prompt:
 
     Args:
         row: index in the data set, from 0.
+        data_set: which data set it is in.
 
     Example:
         >>> Prompt(5).row
@@ -24,11 +25,12 @@ class Prompt:
     """
 
     row: int
+    data_set: int = field(default=0, repr=False)
 
     @property
     def text(self) -> str:
         """A text that is the same in every life and process: a sentence where Faker is there."""
-        return _text(self.row)
+        return _text(self.row, self.data_set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,19 @@ class Prompts(Sequence[Prompt]):
 
     Args:
         count: number of rows.
+        data_set: which data set it is: another one has other texts.
+
+    Attributes:
+        fingerprint: another one for another data set.
 
     Example:
         >>> len(Prompts(16)), Prompts(16)[3].row
         (16, 3)
     """
 
-    def __init__(self, count: int) -> None:
-        self._prompts = [Prompt(row) for row in range(count)]
+    def __init__(self, count: int, data_set: int = 0) -> None:
+        self.fingerprint = f"{data_set}-{count}"
+        self._prompts = [Prompt(row, data_set) for row in range(count)]
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -92,13 +99,14 @@ class Prompts(Sequence[Prompt]):
 
 
 @lru_cache(maxsize=4096)
-def _text(row: int) -> str:
+def _text(row: int, data_set: int) -> str:
     sentence = _sentences()
-    return f"prompt {row}" if sentence is None else f"{row}: {sentence(row)}"
+    which = f"{row}" if data_set == 0 else f"{row} of data set {data_set}"
+    return f"prompt {which}" if sentence is None else f"{which}: {sentence(row, data_set)}"
 
 
 @lru_cache(maxsize=1)
-def _sentences() -> Callable[[int], str] | None:
+def _sentences() -> Callable[[int, int], str] | None:
     # Faker is imported by the first text that is read, not by the plugin: it costs 0.2 s.
     try:
         from faker import Faker
@@ -106,8 +114,8 @@ def _sentences() -> Callable[[int], str] | None:
         return None
     fake = Faker()
 
-    def sentence(row: int) -> str:
-        fake.seed_instance(row)
+    def sentence(row: int, data_set: int) -> str:
+        fake.seed_instance(row + data_set * 1_000_003)
         return str(fake.sentence())
 
     return sentence

@@ -37,7 +37,8 @@ class Trainer:
         self._control = control
         self._buffer = buffer
         self._setup = control.setup
-        self._counts = [0] * (self._setup.prompts * self._setup.group_size)
+        prompts, self._generations = control.counted
+        self._counts = [0] * (prompts * self._generations)
         self._version = 0
         self._model: nn.Module | None = None
         control.weights = self._steps_behind
@@ -113,7 +114,7 @@ class Trainer:
                 f"row {row}, generation {generation} is outside of the data set: "
                 f"{self._setup.prompts} prompts in groups of {self._setup.group_size}"
             )
-        return row * self._setup.group_size + generation
+        return row * self._generations + generation
 
     def attach(self, model: nn.Module) -> None:
         """Let the counts ride in a torch module, in a buffer named ``resume_audit_counts``.

@@ -1,0 +1,451 @@
+"""The generated timelines: a save, a crash and a restart after every single event of a run.
+
+The runs are of several sizes, and their answers come in several orders. Each timeline has a name
+that says what it is, such as ``even-reversed-07-nobuf``: 16 prompts in fours, the newest answer
+first, saved after the 7th event, restarted without the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from pytest_resume_audit.catalogue import NamedTimeline
+from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.verdict import Demand
+
+WINDOW = 3
+"""Hand-outs that are out at once, at the most, in the run that saves are inserted into."""
+
+
+class Event(NamedTuple):
+    """One event of a run.
+
+    Args:
+        step: of a script, by ordinals.
+        by_position: the same for a collector that throttles itself.
+        place: of the loader, once it has happened.
+    """
+
+    step: str
+    by_position: str
+    place: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order in which answers come.
+
+    Args:
+        name: part of the names of its timelines.
+        says: what it is, for their purpose.
+        key: sorts the prompts in flight; the first one ends.
+        by_position: how a script takes the same one.
+        late: one that ends after all others that are in flight.
+        fails: one that fails.
+        sizes: fields of the setup that belong to it.
+    """
+
+    name: str
+    says: str
+    key: Callable[[int], Any] = int
+    by_position: str = "oldest 1"
+    late: int | None = None
+    fails: int | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    def next(self, flying: Iterable[int]) -> int:
+        """Which prompt in flight ends next."""
+        return min(flying, key=lambda ordinal: (ordinal == self.late, self.key(ordinal)))
+
+
+ORDERS = (
+    Order("ordered", "answers come in order"),
+    Order("reversed", "the newest answer comes first", lambda o: -o, "newest 1"),
+    Order("alternate", "every other answer comes first", lambda o: (o % 2, o), "newest 1"),
+    Order("straggler", "one prompt stays in flight to the end", late=1, by_position="newest 1"),
+    Order("failing", "a generation fails", fails=5),
+    Order(
+        "stale",
+        "an answer comes when it is too old, and is evicted by the next step, or on restore",
+        late=5,
+        by_position="newest 1",
+        sizes={"max_age": 1},
+    ),
+)
+"""The orders in which answers come."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a run.
+
+    Args:
+        name: part of the names of its timelines.
+        says: what they are, for their purpose.
+        fields: of the setup.
+    """
+
+    name: str
+    says: str
+    fields: Mapping[str, Any]
+
+
+EVEN = Sizes("even", "16 prompts in fours", {})
+UNEVEN = Sizes(
+    "uneven",
+    "17 prompts in fours, steps of 3, groups of 2",
+    {"prompts": 17, "prompts_per_step": 3, "group_size": 2},
+)
+PASSES = Sizes(
+    "passes", "two shuffled passes of 8 prompts", {"prompts": 8, "passes": 2, "shuffle": True}
+)
+SHORT = Sizes(
+    "short",
+    "three passes of 5 prompts in twos, steps of 3",
+    {"prompts": 5, "passes": 3, "batch_size": 2, "prompts_per_step": 3},
+)
+LIMITED = Sizes("limited", "6 prompts in flight at the most", {"max_in_flight": 6})
+"""The sizes of the runs."""
+
+
+def events(setup: Setup, order: Order) -> list[Event]:
+    """One run that is never interrupted, event by event.
+
+    Args:
+        setup: its sizes.
+        order: in which its answers come.
+
+    Returns:
+        Its events, up to where only the last answers and steps are left to a ``drain``.
+
+    Example:
+        >>> [event.step for event in events(Setup(prompts=2, batch_size=1), ORDERS[0])]
+        ['hand_out 1', 'hand_out 2', 'finish 0', 'finish 1', 'train']
+    """
+    return list(_Run(setup, order).events())
+
+
+class _Run:
+    """A run on paper: no more of it than decides which event can come next."""
+
+    def __init__(self, setup: Setup, order: Order) -> None:
+        self.setup = setup
+        self.order = order
+        self.place = 0
+        self.steps = 0
+        self.waiting: list[int] = []
+        self.flying: dict[int, int] = {}
+        self.buffered: dict[int, int] = {}
+
+    def events(self) -> Iterator[Event]:
+        while True:
+            if self._may_train():
+                yield self._train()
+            elif self._may_hand_out():
+                yield self._hand_out()
+            elif self.flying:
+                yield from self._end(self._next())
+            else:
+                return
+
+    def _may_train(self) -> bool:
+        whole = len(self.buffered) >= self.setup.prompts_per_step
+        at_the_end = self.place == self.setup.total and not self.flying
+        return bool(self.buffered) and (whole or at_the_end)
+
+    def _train(self) -> Event:
+        oldest = self.steps - (self.setup.max_age if self.setup.max_age is not None else self.steps)
+        fresh = sorted(o for o, version in self.buffered.items() if version >= oldest)
+        taken = fresh[: self.setup.prompts_per_step]
+        self.buffered = {
+            o: version
+            for o, version in self.buffered.items()
+            if version >= oldest and o not in taken
+        }
+        self.steps += bool(taken)
+        return Event("train", "train", self.place)
+
+    def _may_hand_out(self) -> bool:
+        out = len(self.flying) + len(self.buffered)
+        batch = self.setup.batch_size
+        room = out + batch <= WINDOW * batch and not self.waiting
+        return room and self.place < self.setup.total
+
+    def _hand_out(self) -> Event:
+        in_pass = self.place % self.setup.prompts_per_pass
+        batch = min(self.setup.batch_size, self.setup.prompts_per_pass - in_pass)
+        self.waiting += range(self.place, self.place + batch)
+        self.place += batch
+        self._dispatch()
+        return Event(f"hand_out {self.place}", "hand_out", self.place)
+
+    def _dispatch(self) -> None:
+        limit = self.setup.max_in_flight
+        while self.waiting and (limit is None or len(self.flying) < limit):
+            self.flying[self.waiting.pop(0)] = self.steps
+
+    def _next(self) -> int:
+        # What is late comes once it is too old; where nothing is, after all others.
+        late, age = self.order.late, self.setup.max_age
+        if late in self.flying and age is not None and self.steps - self.flying[late] > age:
+            return late
+        return self.order.next(self.flying)
+
+    def _end(self, ordinal: int) -> Iterator[Event]:
+        size = self.setup.group_size
+        version = self.flying[ordinal]
+        if ordinal == self.order.fails:
+            one = f"{ordinal}" if size == 1 else f"{ordinal}:0"
+            yield Event(f"fail {one}", "fail oldest 1", self.place)
+        position = f"finish {self.order.by_position}"
+        rest = range(1 if ordinal == self.order.fails else 0, size)
+        for generation in rest:
+            one = f"{ordinal}" if size == 1 else f"{ordinal}:{generation}"
+            yield Event(f"finish {one}", position, self.place)
+        del self.flying[ordinal]
+        if ordinal != self.order.fails:
+            self.buffered[ordinal] = version
+        self._dispatch()
+
+
+# --- what is inserted -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Insert:
+    """What comes between two events of a run.
+
+    Args:
+        name: behind the names of its timelines; empty for the plain one.
+        says: what it is, for their purpose.
+        steps: of the script; ``{again}`` is a hand-out up to where the loader was, ``{next}`` the
+            next events of the run.
+        demand: what is asked for.
+        must_reach: states without which the run proves nothing.
+        ahead: events of the run that ``{next}`` takes.
+    """
+
+    name: str
+    says: str
+    steps: str
+    demand: Demand = "lossless"
+    must_reach: tuple[str, ...] = ("saved", "resumed")
+    ahead: int = 0
+
+
+PLAIN = Insert("", "crashed and restarted", "save; crash; restart; {again}")
+NO_BUFFER = Insert(
+    "nobuf",
+    "restarted without the buffer",
+    "save; crash; restart no_buffer; {again}",
+    must_reach=("saved", "resumed without the buffer"),
+)
+TWICE = Insert(
+    "twice",
+    "resumed, saved at once, and resumed again",
+    "save; crash; restart; save; crash; restart; {again}",
+)
+THRICE = Insert(
+    "thrice",
+    "resumed three times, with a little progress in between",
+    "save; crash; restart; {again}; save; crash; restart; {again}; finish newest 1; save; crash; "
+    "restart; {again}",
+)
+STOPPED = Insert("stopped", "stopped and restarted", "save; stop; restart; {again}")
+ROLLED_BACK = Insert(
+    "rolled",
+    "crashed some events after the save, which are lost",
+    "save; {next}; crash; restart; {again}",
+    ahead=6,
+)
+OLDER = Insert(
+    "older",
+    "restarted from the checkpoint before the newest",
+    "save; {next}; save; crash; restart from 0; {again}",
+    must_reach=("saved", "resumed from an older checkpoint"),
+    ahead=6,
+)
+LEGACY = Insert(
+    "legacy",
+    "the checkpoint is a legacy one",
+    "save; downgrade; crash; restart; {again}",
+    demand="legacy",
+)
+LEGACY_LINEAGE = Insert(
+    "lineage",
+    "the run descends from a legacy checkpoint",
+    "save; downgrade; crash; restart; {again}; finish newest 1; save; crash; restart; {again}",
+    demand="legacy",
+)
+RACED = Insert(
+    "raced",
+    "what comes next comes inside of the save, at every point of it",
+    "save racing ({next}); crash; restart; {again}",
+    must_reach=("saved", "resumed", "raced inside a save"),
+    ahead=3,
+)
+KILLED = Insert(
+    "killed",
+    "a second save dies before every file operation",
+    "save; {next}; crash in save; restart; {again}",
+    must_reach=("resumed", "died between writes"),
+    ahead=2,
+)
+KILLED_FIRST = Insert(
+    "killed-first",
+    "the first save dies before every file operation",
+    "crash in save; restart; {again}",
+    must_reach=("died between writes",),
+)
+TORN = Insert(
+    "torn",
+    "a second save dies, and the file written last is torn",
+    "save; {next}; crash in save torn each; restart; {again}",
+    demand="lossless or refused",
+    must_reach=("resumed", "died between writes"),
+    ahead=2,
+)
+TORN_FIRST = Insert(
+    "torn-first",
+    "the first save dies, and the file written last is torn",
+    "crash in save torn each; restart; {again}",
+    demand="lossless or refused",
+    must_reach=("died between writes",),
+)
+
+
+def _resized(name: str, says: str, changes: str) -> Insert:
+    return Insert(
+        name,
+        says,
+        f"save; crash; restart with {changes}; {{again}}",
+        demand="lossless or refused",
+    )
+
+
+RESIZED = (
+    _resized("larger-batches", "restarted with larger batches", "batch_size 8"),
+    _resized("smaller-batches", "restarted with smaller batches", "batch_size 3"),
+    _resized("larger-groups", "restarted with larger groups", "group_size 3"),
+    _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),
+    _resized("other-data", "restarted with another data set", "data_set 1"),
+)
+"""What changes across a restart: a refusal is as good as a run that loses nothing."""
+
+
+def every_save_point(sizes: Sizes, order: Order, insert: Insert) -> Iterator[NamedTimeline]:
+    """A timeline for each event of a run, with something inserted behind it.
+
+    Args:
+        sizes: of the run.
+        order: in which its answers come.
+        insert: what comes behind the event.
+
+    Example:
+        >>> next(every_save_point(EVEN, ORDERS[0], PLAIN)).script[:52]
+        'hand_out 4; save; crash; restart; hand_out 4; hand_o'
+    """
+    fields = {**sizes.fields, **order.sizes}
+    run = events(Setup(**fields), order)
+    whole = _script(event.step for event in run)
+    for number, event in enumerate(run, start=1):
+        before, rest = run[:number], run[number:]
+        # A failure that comes again would be one more than is tolerated.
+        but = ("train", "fail") if insert is RACED else ("fail",)
+        ahead = [e for e in rest if not e.step.startswith(but)][: insert.ahead]
+        if len(ahead) < insert.ahead:
+            break
+        name = f"{sizes.name}-{order.name}-{number:02}"
+        yield NamedTimeline(
+            name=f"{name}-{insert.name}" if insert.name else name,
+            purpose=f"{sizes.says}, {order.says}; saved after {event.step}, {insert.says}",
+            script=_with(insert, before, ahead, rest, by_position=False),
+            by_position=_with(insert, before, ahead, rest, by_position=True),
+            uninterrupted=whole,
+            demand=insert.demand,
+            must_reach=insert.must_reach,
+            sizes=fields,
+        )
+
+
+def every_two_save_points(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
+    """A timeline for every two events of a run, saved, crashed and restarted behind both."""
+    fields = {**sizes.fields, **order.sizes}
+    run = events(Setup(**fields), order)
+    for first, second in combinations(range(1, len(run) + 1), 2):
+        halves = run[:first], run[first:second]
+        script, by_position = (
+            "; ".join(
+                [
+                    _with(PLAIN, halves[0], [], halves[1], by_position=form),
+                    _with(PLAIN, [], [], run[second:], by_position=form, place=run[second - 1]),
+                ]
+            )
+            for form in (False, True)
+        )
+        yield NamedTimeline(
+            name=f"{sizes.name}-{order.name}-{first:02}-{second:02}",
+            purpose=f"{sizes.says}, {order.says}; crashed and restarted after "
+            f"{run[first - 1].step} and after {run[second - 1].step}",
+            script=script,
+            by_position=by_position,
+            uninterrupted=_script(event.step for event in run),
+            demand="lossless",
+            must_reach=("saved", "resumed"),
+            sizes=fields,
+        )
+
+
+def _with(
+    insert: Insert,
+    before: list[Event],
+    ahead: list[Event],
+    rest: list[Event],
+    *,
+    by_position: bool,
+    place: Event | None = None,
+) -> str:
+    def words(events: list[Event]) -> list[str]:
+        return [event.by_position if by_position else event.step for event in events]
+
+    at = place or before[-1]
+    again = "hand_out" if by_position else f"hand_out {at.place}"
+    inserted = insert.steps.format(again=again, next=_script(words(ahead)))
+    return _script([*words(before), inserted, *words(rest)])
+
+
+def _script(steps: Iterable[str]) -> str:
+    return "; ".join(steps)
+
+
+# --- matrices -------------------------------------------------------------------------------------
+
+
+def nightly() -> Iterator[NamedTimeline]:
+    """A save after every event of runs of all sizes and orders, resumed in several ways."""
+    for order in ORDERS:
+        for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, ROLLED_BACK, LEGACY):
+            yield from every_save_point(EVEN, order, insert)
+        for sizes in (UNEVEN, PASSES, SHORT, LIMITED):
+            for insert in (PLAIN, NO_BUFFER, THRICE):
+                yield from every_save_point(sizes, order, insert)
+    for order in ORDERS[:2]:
+        for insert in (STOPPED, OLDER, LEGACY_LINEAGE):
+            yield from every_save_point(EVEN, order, insert)
+        for insert in (RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST, *RESIZED):
+            yield from every_save_point(EVEN, order, insert)
+
+
+def full() -> Iterator[NamedTimeline]:
+    """Everything: each size in each order with each insert, and every two save points."""
+    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, ROLLED_BACK, OLDER, LEGACY]
+    inserts += [LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST]
+    one_pass = (EVEN, LIMITED)
+    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED):
+        for order in ORDERS:
+            for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
+                yield from every_save_point(sizes, order, insert)
+            yield from every_two_save_points(sizes, order)

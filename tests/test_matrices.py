@@ -1,0 +1,156 @@
+"""The generated timelines: the new way loses nothing in any, the old way what it must.
+
+By default one in so many is played; ``RESUME_AUDIT_EVERY=1`` plays all of the nightly matrix.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+
+import pytest
+from old_way import OldWay, split
+
+from pytest_resume_audit import (
+    FrontierCollector,
+    FuturesCollector,
+    LiveCursorCollector,
+    Setup,
+    run,
+)
+from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
+from pytest_resume_audit.matrices import EVEN, ORDERS, PLAIN, UNEVEN, events, every_save_point
+from pytest_resume_audit.timeline import Timeline
+from pytest_resume_audit.verdict import AuditReport
+
+EVERY = int(os.environ.get("RESUME_AUDIT_EVERY", "29"))
+NIGHTLY = matrix("nightly")[len(NAMED) :]
+SAMPLE = [pytest.param(timeline, id=timeline.name) for timeline in NIGHTLY[::EVERY]]
+
+
+# --- what is generated --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_matrix_has_short_names_each_once(name: str) -> None:
+    names = [timeline.name for timeline in matrix(name)]
+    assert names[: len(NAMED)] == list(NAMED)
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,40}", name) for name in names)
+
+
+def test_the_nightly_matrix_has_thousands_and_the_full_one_all_of_them() -> None:
+    assert 3_000 < len(NIGHTLY) < 5_000
+    assert {timeline.name for timeline in NIGHTLY} < {timeline.name for timeline in matrix("full")}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_every_timeline_is_a_script_in_both_forms(name: str) -> None:
+    for timeline in matrix(name)[:: 1 if name != "full" else 17]:
+        asked = timeline.ask()
+        assert asked.timeline.text == Timeline.parse(timeline.script).text
+        assert asked.otherwise is not None
+        assert timeline.legacy == asked.timeline.legacy
+        assert timeline.purpose
+
+
+def test_the_events_of_a_run_in_order_are_these() -> None:
+    """Three hand-outs are out at once; a step is taken as soon as four groups are there."""
+    assert [event.step for event in events(Setup(), ORDERS[0])] == [
+        "hand_out 4", "hand_out 8", "hand_out 12",
+        "finish 0", "finish 1", "finish 2", "finish 3", "train",
+        "hand_out 16",
+        "finish 4", "finish 5", "finish 6", "finish 7", "train",
+        "finish 8", "finish 9", "finish 10", "finish 11", "train",
+        "finish 12", "finish 13", "finish 14", "finish 15", "train",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
+def test_every_order_has_its_own_way(order) -> None:
+    ends = [
+        int(event.step.split()[1])
+        for event in events(Setup(**order.sizes), order)
+        if event.step.startswith(("finish", "fail"))
+    ]
+    assert sorted(ends) == list(range(16)), "every prompt ends once"
+    first = {
+        "ordered": [0, 1, 2, 3],
+        "reversed": [11, 10, 9, 8],
+        "alternate": [0, 2, 4, 6],
+        "straggler": [0, 2, 3, 4],
+        "failing": [0, 1, 2, 3],
+        "stale": [0, 1, 2, 3],
+    }
+    assert ends[:4] == first[order.name]
+    last = {"straggler": 1, "reversed": 0}
+    assert ends[-1] == last.get(order.name, 15)
+
+
+def test_a_stale_answer_comes_two_steps_after_its_prompt() -> None:
+    order = next(order for order in ORDERS if order.name == "stale")
+    steps = [event.step for event in events(Setup(max_age=1), order)]
+    # 5 goes out with the weights of no step; it may be one step older than those it trains.
+    assert steps[: steps.index("finish 5")].count("train") == 2
+
+
+@pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=lambda sizes: sizes.name)
+def test_a_save_comes_after_every_single_event(sizes) -> None:
+    run_of = events(Setup(**sizes.fields), ORDERS[0])
+    found = list(every_save_point(sizes, ORDERS[0], PLAIN))
+    assert len(found) == len(run_of)
+    for number, timeline in enumerate(found, start=1):
+        steps = split(timeline.script)
+        assert steps.index("save") == number
+        assert steps[number + 1 : number + 3] == ["crash", "restart"]
+        without = steps[:number] + steps[number + 4 :]
+        assert without == [event.step for event in run_of]
+
+
+# --- what they find -----------------------------------------------------------------------------
+
+
+def expected_of_the_old_way(timeline: NamedTimeline, report: AuditReport) -> list[int]:
+    """What the old way loses on paper, at the point of the save that the report is of."""
+    script = report.timeline.text.removesuffix("; drain")
+    return OldWay(Setup(**timeline.sizes), script).skipped
+
+
+@pytest.mark.parametrize("timeline", SAMPLE)
+def test_the_old_way_loses_what_it_loses_on_paper(timeline: NamedTimeline) -> None:
+    report = run(LiveCursorCollector, timeline)
+    if timeline.legacy:
+        assert report.unreached is not None, "it makes no legacy checkpoints"
+        return
+    if timeline.name.endswith("torn-first"):
+        # The only checkpoint is torn: it refuses, as it should.
+        assert (report.verdict, report.passed) == ("refused", True)
+        return
+    assert report.skipped == expected_of_the_old_way(timeline, report)
+    assert report.duplicated == []
+    assert report.verdict == ("lossy" if report.skipped else "lossless")
+    assert report.unreached is None
+
+
+@pytest.mark.parametrize("collector", [FrontierCollector, FuturesCollector])
+@pytest.mark.parametrize("timeline", SAMPLE)
+def test_the_new_way_loses_and_repeats_nothing(timeline: NamedTimeline, collector) -> None:
+    report = run(collector, timeline)
+    assert report.passed, report
+    refuses = timeline.name.endswith("torn-first") or " with " in timeline.script
+    assert report.verdict == ("refused" if refuses else "lossless")
+    assert set(report.skipped) == set(report.excused), "only legacy checkpoints excuse a loss"
+    assert timeline.legacy or not report.skipped
+    assert report.duplicated == []
+    if timeline.name.endswith("raced") and collector is FuturesCollector:
+        assert "single-threaded" in str(report.unreached)
+    else:
+        assert report.unreached is None
+
+
+def test_the_old_way_is_caught_nearly_everywhere() -> None:
+    """On paper: there are few moments in which nothing is out."""
+    plain = [t for t in NIGHTLY if split(t.script).count("save") == 1 and "racing" not in t.script]
+    lost = Counter(bool(OldWay(Setup(**t.sizes), t.script).skipped) for t in plain if not t.legacy)
+    assert lost[True] > 10 * lost[False]

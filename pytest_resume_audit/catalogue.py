@@ -27,7 +27,7 @@ class NamedTimeline:
         sizes: fields of the setup that belong to the story.
         uninterrupted: the run that the script by ordinals is measured against; by default the
             script without its saves and crashes.
-        seen: where such a loss was seen in public.
+        seen: where such a loss was seen in public: GitHub issues and pull requests.
     """
 
     name: str
@@ -99,6 +99,12 @@ _ALL = (
         script="hand_out 8; finish 0-7; train 2; save; crash; restart; drain",
         by_position="hand_out; finish all; train 2; save; crash; restart; drain",
         may_reach=("saved with nothing out",),
+        seen=(
+            "thinking-machines-lab/tinker-cookbook#935",
+            "huggingface/accelerate#3952",
+            "PrimeIntellect-ai/prime-rl#3164",
+            "allenai/open-instruct#1523",
+        ),
     ),
     NamedTimeline(
         name="mid-flight",
@@ -106,6 +112,13 @@ _ALL = (
         script="hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; restart; drain",
         by_position=_HALFWAY + "save; crash; restart; drain",
         must_reach=_IN_FLIGHT,
+        seen=(
+            "NVIDIA-NeMo/RL#3599",
+            "NVIDIA-NeMo/RL#3594",
+            "volcengine/verl#4199",
+            "huggingface/trl#5911",
+            "radixark/miles#2254",
+        ),
     ),
     NamedTimeline(
         name="mid-flight-no-buffer",
@@ -114,6 +127,10 @@ _ALL = (
         "restart no_buffer; drain",
         by_position=_HALFWAY + "save; crash; restart no_buffer; drain",
         must_reach=(*_IN_FLIGHT, "resumed without the buffer"),
+        seen=(
+            "NVIDIA-NeMo/RL#3583",
+            "NVIDIA-NeMo/RL#4067",
+        ),
     ),
     NamedTimeline(
         name="legacy-checkpoint",
@@ -123,6 +140,10 @@ _ALL = (
         by_position=_HALFWAY + "save; downgrade; crash; restart; drain",
         demand="legacy",
         must_reach=(*_IN_FLIGHT, "resumed from a legacy checkpoint"),
+        seen=(
+            "NVIDIA-NeMo/RL#3820",
+            "huggingface/trl#7294",
+        ),
     ),
     NamedTimeline(
         name="legacy-lineage",
@@ -133,6 +154,7 @@ _ALL = (
         "restart; hand_out; finish every 2; save; crash; restart; drain",
         demand="legacy",
         must_reach=("saved with prompts in flight", "resumed from a legacy checkpoint"),
+        seen=("NVIDIA-NeMo/RL#3820",),
     ),
     NamedTimeline(
         name="before-first-save",
@@ -149,6 +171,10 @@ _ALL = (
         by_position="hand_out; finish oldest hand_out; train; hand_out; save; "
         "finish oldest hand_out; train; hand_out; crash; restart; drain",
         must_reach=("resumed", "rolled back trained prompts"),
+        seen=(
+            "NVIDIA-NeMo/RL#3508",
+            "NVIDIA-NeMo/RL#3924",
+        ),
     ),
     NamedTimeline(
         name="second-resume",
@@ -159,6 +185,11 @@ _ALL = (
         by_position=_HALFWAY + "save; crash; restart; save; crash; restart; hand_out; save; "
         "crash; restart; hand_out; finish newest 1; save; crash; restart; drain",
         must_reach=(*_IN_FLIGHT, "resumed, and saved before anything was trained"),
+        seen=(
+            "PrimeIntellect-ai/prime-rl#3332",
+            "pytorch/rl#4388",
+            "KempnerInstitute/KempnerForge#57",
+        ),
     ),
     NamedTimeline(
         name="older-checkpoint",
@@ -168,6 +199,10 @@ _ALL = (
         by_position=_HALFWAY + "save; finish oldest hand_out; train; hand_out; save; crash; "
         "restart from 0; drain",
         must_reach=(*_IN_FLIGHT, "resumed from an older checkpoint"),
+        seen=(
+            "NovaSky-AI/SkyRL#2145",
+            "volcengine/verl#4873",
+        ),
     ),
     NamedTimeline(
         name="same-checkpoint-twice",
@@ -187,6 +222,11 @@ _ALL = (
         "train; hand_out; save; crash; restart; drain",
         must_reach=("saved with prompts in flight", "resumed"),
         may_reach=("saved past a straggler",),
+        seen=(
+            "huggingface/trl#5911",
+            "huggingface/trl#7274",
+            "NVIDIA-NeMo/RL#3599",
+        ),
     ),
     NamedTimeline(
         name="failed-generation",
@@ -195,6 +235,7 @@ _ALL = (
         by_position="hand_out; finish oldest hand_out; train; hand_out; fail oldest 1; "
         "finish oldest 1; save; crash; restart; drain",
         must_reach=("resumed", "saved with a failure behind it"),
+        seen=("NVIDIA-NeMo/RL#3599",),
     ),
     NamedTimeline(
         name="dropped",
@@ -206,6 +247,11 @@ _ALL = (
         may_reach=("saved with a drop behind it",),
         demand="clean",
         sizes={"prompts": 20, "max_age": 1},
+        seen=(
+            "huggingface/trl#7294",
+            "allenai/open-instruct#1738",
+            "volcengine/verl#7082",
+        ),
     ),
     NamedTimeline(
         name="gap-fill-tail",
@@ -218,6 +264,10 @@ _ALL = (
         may_reach=("saved with a carried-over rest",),
         demand="clean",
         sizes={"max_in_flight": 6},
+        seen=(
+            "NVIDIA-NeMo/RL#3599",
+            "NVIDIA-NeMo/RL#3813",
+        ),
     ),
     NamedTimeline(
         name="half-a-group",
@@ -228,6 +278,10 @@ _ALL = (
         may_reach=("saved with part of a group",),
         demand="clean",
         sizes={"group_size": 2},
+        seen=(
+            "NVIDIA-NeMo/RL#3923",
+            "NVIDIA-NeMo/RL#3507",
+        ),
     ),
     NamedTimeline(
         name="end-of-pass",
@@ -238,6 +292,11 @@ _ALL = (
         may_reach=("saved at the end of a pass",),
         demand="clean",
         sizes={"prompts": 8, "passes": 2},
+        seen=(
+            "volcengine/verl#5725",
+            "volcengine/verl#7401",
+            "meta-pytorch/data#1437",
+        ),
     ),
     NamedTimeline(
         name="second-pass",
@@ -248,6 +307,10 @@ _ALL = (
         may_reach=("saved in a later pass",),
         demand="clean",
         sizes={"prompts": 8, "passes": 2, "shuffle": True},
+        seen=(
+            "huggingface/accelerate#4238",
+            "volcengine/verl#4156",
+        ),
     ),
     NamedTimeline(
         name="end-of-data",
@@ -256,6 +319,11 @@ _ALL = (
         by_position="hand_out; finish all; train 4; hand_out; finish all; train 4; hand_out end; "
         "finish every 2; save; crash; restart; drain",
         may_reach=("saved at the end of a pass",),
+        seen=(
+            "OpenRLHF/OpenRLHF#1320",
+            "OpenRLHF/OpenRLHF#1322",
+            "NovaSky-AI/SkyRL#1802",
+        ),
     ),
     NamedTimeline(
         name="uneven",
@@ -268,6 +336,7 @@ _ALL = (
         must_reach=_IN_FLIGHT,
         demand="clean",
         sizes={"prompts": 17, "prompts_per_step": 3, "group_size": 2},
+        seen=("NVIDIA-NeMo/RL#3813",),
     ),
 )
 

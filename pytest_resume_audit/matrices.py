@@ -226,6 +226,7 @@ class Insert:
         demand: what is asked for.
         must_reach: states without which the run proves nothing.
         ahead: events of the run that ``{next}`` takes.
+        seen: where such a loss was seen in public.
     """
 
     name: str
@@ -234,25 +235,47 @@ class Insert:
     demand: Demand = "lossless"
     must_reach: tuple[str, ...] = ("saved", "resumed")
     ahead: int = 0
+    seen: tuple[str, ...] = ()
 
 
-PLAIN = Insert("", "crashed and restarted", "save; crash; restart; {again}")
+PLAIN = Insert(
+    "",
+    "crashed and restarted",
+    "save; crash; restart; {again}",
+    seen=(
+        "NVIDIA-NeMo/RL#3599",
+        "volcengine/verl#4199",
+        "huggingface/trl#5911",
+    ),
+)
 NO_BUFFER = Insert(
     "nobuf",
     "restarted without the buffer",
     "save; crash; restart no_buffer; {again}",
     must_reach=("saved", "resumed without the buffer"),
+    seen=(
+        "NVIDIA-NeMo/RL#3583",
+        "NVIDIA-NeMo/RL#4067",
+    ),
 )
 TWICE = Insert(
     "twice",
     "resumed, saved at once, and resumed again",
     "save; crash; restart; save; crash; restart; {again}",
+    seen=(
+        "PrimeIntellect-ai/prime-rl#3332",
+        "pytorch/rl#4388",
+    ),
 )
 THRICE = Insert(
     "thrice",
     "resumed three times, with a little progress in between",
     "save; crash; restart; {again}; save; crash; restart; {again}; finish newest 1; save; crash; "
     "restart; {again}",
+    seen=(
+        "PrimeIntellect-ai/prime-rl#3332",
+        "KempnerInstitute/KempnerForge#57",
+    ),
 )
 STOPPED = Insert("stopped", "stopped and restarted", "save; stop; restart; {again}")
 ROLLED_BACK = Insert(
@@ -260,6 +283,10 @@ ROLLED_BACK = Insert(
     "crashed some events after the save, which are lost",
     "save; {next}; crash; restart; {again}",
     ahead=6,
+    seen=(
+        "NVIDIA-NeMo/RL#3508",
+        "NVIDIA-NeMo/RL#3924",
+    ),
 )
 OLDER = Insert(
     "older",
@@ -267,18 +294,27 @@ OLDER = Insert(
     "save; {next}; save; crash; restart from 0; {again}",
     must_reach=("saved", "resumed from an older checkpoint"),
     ahead=6,
+    seen=(
+        "NovaSky-AI/SkyRL#2145",
+        "volcengine/verl#4873",
+    ),
 )
 LEGACY = Insert(
     "legacy",
     "the checkpoint is a legacy one",
     "save; downgrade; crash; restart; {again}",
     demand="legacy",
+    seen=(
+        "NVIDIA-NeMo/RL#3820",
+        "huggingface/trl#7294",
+    ),
 )
 LEGACY_LINEAGE = Insert(
     "lineage",
     "the run descends from a legacy checkpoint",
     "save; downgrade; crash; restart; {again}; finish newest 1; save; crash; restart; {again}",
     demand="legacy",
+    seen=("NVIDIA-NeMo/RL#3820",),
 )
 RACED = Insert(
     "raced",
@@ -286,6 +322,11 @@ RACED = Insert(
     "save racing ({next}); crash; restart; {again}",
     must_reach=("saved", "resumed", "raced inside a save"),
     ahead=3,
+    seen=(
+        "NVIDIA-NeMo/RL#3599",
+        "NVIDIA-NeMo/RL#3480",
+        "ByteDance-Seed/VeOmni#789",
+    ),
 )
 KILLED = Insert(
     "killed",
@@ -293,12 +334,20 @@ KILLED = Insert(
     "save; {next}; crash in save; restart; {again}",
     must_reach=("resumed", "died between writes"),
     ahead=2,
+    seen=(
+        "PrimeIntellect-ai/prime-rl#1825",
+        "vllm-project/speculators#739",
+    ),
 )
 KILLED_FIRST = Insert(
     "killed-first",
     "the first save dies before every file operation",
     "crash in save; restart; {again}",
     must_reach=("died between writes",),
+    seen=(
+        "vllm-project/speculators#739",
+        "NVIDIA-NeMo/Automodel#3261",
+    ),
 )
 TORN = Insert(
     "torn",
@@ -307,6 +356,10 @@ TORN = Insert(
     demand="lossless or refused",
     must_reach=("resumed", "died between writes"),
     ahead=2,
+    seen=(
+        "NovaSky-AI/SkyRL#2145",
+        "volcengine/verl#7952",
+    ),
 )
 TORN_FIRST = Insert(
     "torn-first",
@@ -314,24 +367,39 @@ TORN_FIRST = Insert(
     "crash in save torn each; restart; {again}",
     demand="lossless or refused",
     must_reach=("died between writes",),
+    seen=(
+        "NovaSky-AI/SkyRL#2145",
+        "volcengine/verl#7952",
+    ),
 )
 
 
-def _resized(name: str, says: str, changes: str) -> Insert:
+def _resized(name: str, says: str, changes: str, *seen: str) -> Insert:
     return Insert(
         name,
         says,
         f"save; crash; restart with {changes}; {{again}}",
         demand="lossless or refused",
+        seen=seen,
     )
 
 
 RESIZED = (
-    _resized("larger-batches", "restarted with larger batches", "batch_size 8"),
-    _resized("smaller-batches", "restarted with smaller batches", "batch_size 3"),
-    _resized("larger-groups", "restarted with larger groups", "group_size 3"),
+    _resized("larger-batches", "restarted with larger batches", "batch_size 8", "allenai/OLMo#182"),
+    _resized(
+        "smaller-batches", "restarted with smaller batches", "batch_size 3", "allenai/OLMo#182"
+    ),
+    _resized(
+        "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3665"
+    ),
     _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),
-    _resized("other-data", "restarted with another data set", "data_set 1"),
+    _resized(
+        "other-data",
+        "restarted with another data set",
+        "data_set 1",
+        "NVIDIA-NeMo/RL#2519",
+        "NovaSky-AI/SkyRL#2010",
+    ),
 )
 """What changes across a restart: a refusal is as good as a run that loses nothing."""
 
@@ -368,6 +436,7 @@ def every_save_point(sizes: Sizes, order: Order, insert: Insert) -> Iterator[Nam
             demand=insert.demand,
             must_reach=insert.must_reach,
             sizes=fields,
+            seen=insert.seen,
         )
 
 
@@ -394,8 +463,9 @@ def every_two_save_points(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]
             by_position=by_position,
             uninterrupted=_script(event.step for event in run),
             demand="lossless",
-            must_reach=("saved", "resumed"),
+            must_reach=PLAIN.must_reach,
             sizes=fields,
+            seen=PLAIN.seen,
         )
 
 

@@ -115,7 +115,7 @@ _ALL = (
         seen=(
             "NVIDIA-NeMo/RL#3599",
             "NVIDIA-NeMo/RL#3594",
-            "volcengine/verl#4199",
+            "verl-project/verl#4199",
             "huggingface/trl#5911",
             "radixark/miles#2254",
         ),
@@ -201,7 +201,7 @@ _ALL = (
         must_reach=(*_IN_FLIGHT, "resumed from an older checkpoint"),
         seen=(
             "NovaSky-AI/SkyRL#2145",
-            "volcengine/verl#4873",
+            "verl-project/verl#4873",
         ),
     ),
     NamedTimeline(
@@ -250,7 +250,7 @@ _ALL = (
         seen=(
             "huggingface/trl#7294",
             "allenai/open-instruct#1738",
-            "volcengine/verl#7082",
+            "verl-project/verl#7082",
         ),
     ),
     NamedTimeline(
@@ -293,8 +293,8 @@ _ALL = (
         demand="clean",
         sizes={"prompts": 8, "passes": 2},
         seen=(
-            "volcengine/verl#5725",
-            "volcengine/verl#7401",
+            "verl-project/verl#5725",
+            "verl-project/verl#7401",
             "meta-pytorch/data#1437",
         ),
     ),
@@ -309,7 +309,7 @@ _ALL = (
         sizes={"prompts": 8, "passes": 2, "shuffle": True},
         seen=(
             "huggingface/accelerate#4238",
-            "volcengine/verl#4156",
+            "verl-project/verl#4156",
         ),
     ),
     NamedTimeline(

@@ -244,7 +244,7 @@ PLAIN = Insert(
     "save; crash; restart; {again}",
     seen=(
         "NVIDIA-NeMo/RL#3599",
-        "volcengine/verl#4199",
+        "verl-project/verl#4199",
         "huggingface/trl#5911",
     ),
 )
@@ -296,7 +296,7 @@ OLDER = Insert(
     ahead=6,
     seen=(
         "NovaSky-AI/SkyRL#2145",
-        "volcengine/verl#4873",
+        "verl-project/verl#4873",
     ),
 )
 LEGACY = Insert(
@@ -358,7 +358,7 @@ TORN = Insert(
     ahead=2,
     seen=(
         "NovaSky-AI/SkyRL#2145",
-        "volcengine/verl#7952",
+        "verl-project/verl#7952",
     ),
 )
 TORN_FIRST = Insert(
@@ -369,7 +369,7 @@ TORN_FIRST = Insert(
     must_reach=("died between writes",),
     seen=(
         "NovaSky-AI/SkyRL#2145",
-        "volcengine/verl#7952",
+        "verl-project/verl#7952",
     ),
 )
 

@@ -133,7 +133,9 @@ class OldWay:
             return
         out, version = self.flying[ordinal]
         if failed:
+            # The prompt has failed with its first generation that does.
             self.failing.add(ordinal)
+            self.now.given_up.add(ordinal)
         if generation is None:
             out.clear()
         else:
@@ -141,9 +143,7 @@ class OldWay:
         if out:
             return
         del self.flying[ordinal]
-        if ordinal in self.failing:
-            self.now.given_up.add(ordinal)
-        else:
+        if ordinal not in self.failing:
             self.now.buffered[ordinal] = version
         self._dispatch()
 

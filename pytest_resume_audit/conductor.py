@@ -195,7 +195,7 @@ class _Audit:
                 except WrongStyle as wrong:
                     self.style = wrong.style
                     continue
-            if play.kind is not None:
+            if play.made:
                 self.kind = play.kind
             return runs or [run]
 

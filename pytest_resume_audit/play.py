@@ -129,7 +129,8 @@ class Play:
         self.rest_name = ""
         self._steps = deque(timeline.steps)
         self._saved = False
-        self._collector: AnyCollector | None = None
+        self._kind: type[AnyCollector] | None = None
+        self._is_made = False
         self._control: Control | None = None
 
     # -- the run -------------------------------------------------------------------------------
@@ -139,14 +140,15 @@ class Play:
         error: BaseException | None = None
         refusal: BaseException | None = None
         hang: str | None = None
-        counts: list[int] | None = None
+        counts: tuple[int, ...] | None = None
         try:
             if not self.history.lives:
                 self._begin_life(None)
             while self._steps and not self.images:
                 self._do(self._steps.popleft())
-            self._check_tasks()
-            counts = self.rig.trainer.counts()
+            if not self.images:
+                self._check_tasks()
+                _, counts = self.life.weights()
         except Refused as over:
             refusal = over.error
         except Raised as over:
@@ -181,16 +183,16 @@ class Play:
         return self._control
 
     @property
-    def collector(self) -> AnyCollector:
-        """The one of the last life."""
-        if self._collector is None:
+    def kind(self) -> type[AnyCollector]:
+        """The class of the collector, once one has been made."""
+        if self._kind is None:
             raise LookupError("no collector has been made")
-        return self._collector
+        return self._kind
 
     @property
-    def kind(self) -> type[AnyCollector] | None:
-        """The class of the collector, once there has been one."""
-        return None if self._collector is None else type(self._collector)
+    def made(self) -> bool:
+        """Whether a collector has been made, in whatever life."""
+        return self._kind is not None
 
     @property
     def activity(self) -> int:
@@ -255,38 +257,36 @@ class Play:
         )
         self.rest_name = self.life.rest_name
         self.progress = Progress(self.setup.group_size)
-        self.rig = Rig(self.setup, control)
+        rig = Rig(self.setup, control)
         self.life_root = self.root / f"life-{number}"
         self.life_root.mkdir(exist_ok=True)
         self.overheard.warned = False
         self._pulls_on = True
-        self._collector = None
-        made = self._call("the collector's __init__", lambda: self.make(self.rig))
-        self._collector = self._know(made)
+        self._is_made = False
+        self._know(self._returned(self.life.make(self.make, rig)))
+        self._is_made = True
         checkpoint = None if restart is None else self._choose(restart)
         self._take_origin(checkpoint)
         self._start(checkpoint, load_replay_buffer=restart is None or restart.buffer)
         self._rest()
         self.record.start_place = control.numbers.place
-        self.record.start_counts = tuple(self.rig.trainer.counts())
-        self.record.start_version = self.rig.trainer.weight_version
+        self.record.start_version, self.record.start_counts = self.life.weights()
         self.record.start_buffer = self.progress.standing(0).buffered
 
     def _new_control(self) -> Control:
         return Control(self.setup, self.numbering, gated=self.gated, counted=self.counted)
 
-    def _know(self, collector: object) -> AnyCollector:
+    def _know(self, kind: type[Any]) -> None:
         """See that what was made is a collector, and of the style it is driven in."""
-        if not isinstance(collector, Collector | SelfDrivenCollector):
+        if not issubclass(kind, Collector | SelfDrivenCollector):
             raise TypeError(
-                "the factory must make a Collector or a SelfDrivenCollector, "
-                f"not {type(collector).__name__}"
+                f"the factory must make a Collector or a SelfDrivenCollector, not {kind.__name__}"
             )
-        style = Style.of(type(collector))
+        style = Style.of(kind)
         if (style.self_driven, style.loop) != (self.style.self_driven, self.style.loop):
             raise WrongStyle(style)
-        self.overheard.pattern = re.compile(collector.legacy_warning)
-        return collector
+        self.overheard.pattern = re.compile(kind.legacy_warning)
+        self._kind = kind
 
     def _needs_threads(self) -> WrongStyle:
         return WrongStyle(replace(self.style, threaded=True))
@@ -299,8 +299,7 @@ class Play:
             return None
         if restart.source == "latest":
             self.record.wanted = published[-1].number if published else None
-            collector = self.collector
-            latest = self._call("latest", lambda: collector.latest(self.life_root), resume=True)
+            latest = self._call("latest", self.life_root, resume=True)
             return None if latest is None else Path(latest)
         if restart.source >= len(published):
             self._miss(restart.text, "that checkpoint has not been written", throttled=False)
@@ -387,25 +386,24 @@ class Play:
 
     def _end_suddenly(self, next_root: Path | None) -> None:
         if self._ends_more_than_the_rig():
-            self._call("crash", self.collector.crash)
+            self._call("crash")
         self._end_life("crash", next_root)
 
     def _ends_more_than_the_rig(self) -> bool:
-        kind = self.kind
         own = (Collector.crash, SelfDrivenCollector.crash)
-        return kind is not None and kind.crash not in own
+        return self._is_made and self.kind.crash not in own
 
     def _tidy_up(self) -> None:
         """After the last life: end what the rig cannot end, such as child processes."""
         if self._control is not None and not self._control.over and self._ends_more_than_the_rig():
             with contextlib.suppress(NotAtRest):
-                self.life.call("crash", self.collector.crash)
+                self.life.call("crash")
 
     # -- what every step goes through --------------------------------------------------------
 
-    def _call(self, what: str, function: Callable[[], Any], *, resume: bool = False) -> Any:
-        """Call into the collector, and wait for it to return."""
-        return self._returned(self.life.call(what, function), resume=resume)
+    def _call(self, method: str, *args: Any, resume: bool = False, **kwargs: Any) -> Any:
+        """Call a method of the collector, and wait for it to return."""
+        return self._returned(self.life.call(method, *args, **kwargs), resume=resume)
 
     def _returned(self, call: Call, *, resume: bool = False) -> Any:
         """What a call comes to, once it has returned."""
@@ -426,7 +424,7 @@ class Play:
         published = [save.number for save in self.history.saves if save.published]
         chosen = self.record.origin or self.record.wanted or 0
         torn = any(save.torn for save in self.history.saves)
-        declared = isinstance(error, self.collector.refuses)
+        declared = isinstance(error, self.kind.refuses)
         return declared or torn or any(n < chosen for n in published)
 
     def _until_returned(self, call: Call) -> None:
@@ -495,7 +493,7 @@ class Play:
 
     def _asks_for_more(self) -> bool:
         """Whether the collector would take another batch: it is only the script that holds it."""
-        return self._pulls_on if pulls(type(self.collector)) else self._stands_at_loader()
+        return self._pulls_on if pulls(self.kind) else self._stands_at_loader()
 
     def _stands_at_loader(self) -> bool:
         return any(w.thread is not None for w in self.control.standing_at("loader"))
@@ -536,13 +534,11 @@ class Play:
     def _let_out(self, limit: float) -> None:
         """Let the loader hand out until its place reaches the limit, or nobody asks."""
         control = self.control
-        collector = self.collector
-        if pulls(type(collector)):
-            assert isinstance(collector, Collector)
+        if pulls(self.kind):
             control.place_limit = NO_LIMIT
             while control.numbers.place < limit:
                 before = len(self.record.events) + control.batches
-                took = self._call("pull", collector.pull)
+                took = self._call("pull")
                 # Whatever it says: where nothing has happened, nothing would the next time.
                 self._pulls_on = took and len(self.record.events) + control.batches > before
                 if not self._pulls_on:
@@ -627,15 +623,9 @@ class Play:
     # -- train, save, stop, drain ----------------------------------------------------------------
 
     def _start(self, checkpoint: Path | None, *, load_replay_buffer: bool) -> None:
-        collector = self.collector
-        assert isinstance(collector, Collector)
         if checkpoint is not None:
-            self._call(
-                "restore",
-                lambda: collector.restore(checkpoint, load_replay_buffer=load_replay_buffer),
-                resume=True,
-            )
-        self._call("start", collector.start, resume=checkpoint is not None)
+            self._call("restore", checkpoint, load_replay_buffer=load_replay_buffer, resume=True)
+        self._call("start", resume=checkpoint is not None)
         if isinstance(self.life, InlineLife) and self.life.has_threads():
             raise self._needs_threads()
 
@@ -647,16 +637,14 @@ class Play:
                 why = f"step {number + 1} of {step.steps} has not enough: {buffered} buffered"
                 if held:
                     why += f", {len(held)} finished and held by the collector"
-                by_rule = bool(held) or self.collector.order == "stream"
+                by_rule = bool(held) or self.kind.order == "stream"
                 throttled = by_rule or bool(self.missed and self.missed[-1].throttled)
                 self._miss(step.text, why, throttled=throttled)
                 return
 
     def _train_once(self) -> bool:
-        collector = self.collector
-        assert isinstance(collector, Collector)
         before = self.control.steps_taken
-        self._call("train_step", collector.train_step)
+        self._call("train_step")
         self._rest()
         # Whatever it says: a step is one that went into the weights.
         return self.control.steps_taken > before
@@ -668,21 +656,16 @@ class Play:
         before = self._entries()
         save = self._begin_save()
         if step.race is None:
-            self._call("save", self._saving(save))
+            self._call("save", self.life_root, save.weight_version)
         else:
             self._save_raced(step, step.race, save)
         self._end_save(save, before)
-
-    def _saving(self, save: SaveRecord) -> Callable[[], Any]:
-        collector, root = self.collector, self.life_root
-        assert isinstance(collector, Collector)
-        return lambda: collector.save(root, save.weight_version)
 
     def _save_raced(self, step: Save, race: Race, save: SaveRecord) -> None:
         """A save that stops at one of its points, while other things happen."""
         points = self._points_of(race)
         with points.watched():
-            call = self.life.call("save", points.inside(self._saving(save)))
+            call = self.life.call("save", self.life_root, save.weight_version, points=points)
             while not points.stopped and not call.done and (waiting := self._in_flight()):
                 self._release(waiting[0], failed=False)
             self._race_at(points, step, race, save)
@@ -766,18 +749,19 @@ class Play:
         before = self._entries()
         save = self._begin_save()
         with images.watched():
-            self._call("save", self._saving(save))
+            self._call("save", self.life_root, save.weight_version)
         self._end_save(save, before)
         return save
 
     def _begin_save(self) -> SaveRecord:
+        version, counts = self.life.weights()
         save = SaveRecord(
             number=len(self.history.saves) + 1,
             life=self.record.number,
             position=len(self.record.events),
             standing=self.progress.standing(self.control.numbers.place),
-            weight_version=self.rig.trainer.weight_version,
-            counts=tuple(self.rig.trainer.counts()),
+            weight_version=version,
+            counts=counts,
         )
         self.history.saves.append(save)
         self._note("saving", save.number)
@@ -785,8 +769,7 @@ class Play:
         return save
 
     def _end_save(self, save: SaveRecord, before: set[str]) -> None:
-        collector = self.collector
-        newest = self._call("latest", lambda: collector.latest(self.life_root))
+        newest = self._call("latest", self.life_root)
         name = None if newest is None else self._name_of(newest)
         new = sorted(self._entries() - before)
         if name is not None and (not new or name.split("/")[0] in new):
@@ -808,19 +791,18 @@ class Play:
         if not self._saved:
             self._miss(Downgrade().text, "there was no save", throttled=True)
             return
-        collector, save = self.collector, self.history.saves[-1]
-        if not can_downgrade(type(collector)):
+        save = self.history.saves[-1]
+        if not can_downgrade(self.kind):
             self._miss(Downgrade().text, "the collector has no downgrade", throttled=True)
             return
         if not save.published:
             return
-        self._call("downgrade", lambda: collector.downgrade(self.life_root / save.checkpoint))
+        self._call("downgrade", self.life_root / save.checkpoint)
         save.legacy = True
 
     def _stop(self) -> None:
-        collector, control = self.collector, self.control
-        assert isinstance(collector, Collector)
-        call = self.life.call("stop", collector.stop)
+        control = self.control
+        call = self.life.call("stop")
         while not call.done and self._stands_at_loader():
             # A thread that is waited for gets its batch, and with it sees that it should end.
             control.place_limit = control.numbers.place + 1
@@ -854,14 +836,14 @@ class Play:
         self._check_drained()
 
     def _drain_limit(self) -> float:
-        endless = self.collector.stream == "endless"
+        endless = self.kind.stream == "endless"
         return self.setup.total if endless else NO_LIMIT
 
     def _check_drained(self) -> None:
         """A life that stopped asking, while the loader has more, and is still there: it hangs."""
         place = self.control.numbers.place
         end = self.setup.total if self.reference is None else len(self.reference.rows)
-        idle_by_rule = self.reference is None and self.collector.structural
+        idle_by_rule = self.reference is None and self.kind.structural
         if place < end and not self.control.pass_ended and self.life.alive() and not idle_by_rule:
             self._hang_or_drain("the collector stopped asking for prompts")
 

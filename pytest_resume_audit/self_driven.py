@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_resume_audit.collector import SelfDrivenCollector
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.history import SaveRecord
 from pytest_resume_audit.play import Hangs, Play, Raised, Refused
@@ -28,12 +27,9 @@ class SelfDrivenPlay(Play):
         )
 
     def _start(self, checkpoint: Path | None, *, load_replay_buffer: bool) -> None:
-        collector, root = self.collector, self.life_root
-        assert isinstance(collector, SelfDrivenCollector)
         self._resumes = checkpoint is not None
         self._running = self.life.call(
-            "run",
-            lambda: collector.run(root, resume=checkpoint, load_replay_buffer=load_replay_buffer),
+            "run", self.life_root, resume=checkpoint, load_replay_buffer=load_replay_buffer
         )
 
     def _do(self, step: Step) -> None:
@@ -129,5 +125,5 @@ class SelfDrivenPlay(Play):
         self._end_life("stop", self.root / f"life-{self.record.number + 1}")
 
     def _check_drained(self) -> None:
-        if not self._running.done and self.collector.stream == "finite":
+        if not self._running.done and self.kind.stream == "finite":
             self._hang_or_drain("run does not return")

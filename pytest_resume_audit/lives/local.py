@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import ctypes
@@ -17,6 +18,9 @@ from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded, WouldBlock
 from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads
+from pytest_resume_audit.rig import Rig
+from pytest_resume_audit.savepoints import SavePoints
+from pytest_resume_audit.style import Make
 
 
 class Call:
@@ -56,7 +60,50 @@ class Call:
         self.error = error
 
 
-class InlineLife:
+class _InProcess(abc.ABC):
+    """A life whose collector is an object of this process."""
+
+    _collector: Any = None
+
+    def make(self, make: Make, rig: Rig) -> Call:
+        """Make the collector; its class is what the call comes to."""
+
+        def made() -> type[Any]:
+            self._collector = make(rig)
+            self._trainer = rig.trainer
+            return type(self._collector)
+
+        return self._make("the collector's __init__", made)
+
+    def call(
+        self, method: str, *args: Any, points: SavePoints | None = None, **kwargs: Any
+    ) -> Call:
+        """Call a method of the collector.
+
+        Args:
+            method: its name.
+            args: by position.
+            points: of the save that the call is, where they are counted.
+            kwargs: by name.
+
+        Returns:
+            The call, which may not have returned yet.
+        """
+
+        def called() -> Any:
+            return getattr(self._collector, method)(*args, **kwargs)
+
+        return self._make(method, called if points is None else points.inside(called))
+
+    def weights(self) -> tuple[int, tuple[int, ...]]:
+        """Version and counts of the weights."""
+        return self._trainer.weight_version, tuple(self._trainer.counts())
+
+    @abc.abstractmethod
+    def _make(self, what: str, function: Callable[[], Any]) -> Call: ...
+
+
+class InlineLife(_InProcess):
     """A life without threads: every call is made at once, and is at rest when it returns.
 
     Args:
@@ -71,8 +118,7 @@ class InlineLife:
         self._thread = threading.get_native_id()
         control.inline = threading.get_ident()
 
-    def call(self, what: str, function: Callable[[], Any]) -> Call:
-        """Make a call into the collector."""
+    def _make(self, what: str, function: Callable[[], Any]) -> Call:
         call = Call(what, function, self._control)
         call.make()
         return call
@@ -107,7 +153,7 @@ class InlineLife:
         return bool(set(threading.enumerate()) - self._before)
 
 
-class ThreadedLife:
+class ThreadedLife(_InProcess):
     """A life with threads or an event loop, watched from outside.
 
     Every call into the collector is made by one helper thread, futures are completed by
@@ -135,8 +181,7 @@ class ThreadedLife:
         """How rest is looked for."""
         return self._look.name
 
-    def call(self, what: str, function: Callable[[], Any]) -> Call:
-        """Make a call into the collector, and wait until the life is at rest."""
+    def _make(self, what: str, function: Callable[[], Any]) -> Call:
         call = Call(what, function, self.control)
         self._helper.post(call.make)
         self.rest()

@@ -156,11 +156,11 @@ def write(path: Path, losses: Mapping[str, Loss]) -> None:
     path.write_text(f'{{"schema": {SCHEMA}, "known": {{\n{lines}\n}}}}\n', encoding="utf-8")
 
 
-def tests_of(node_ids: Iterable[str]) -> set[str]:
+def functions_of(node_ids: Iterable[str]) -> set[str]:
     """The tests that node ids belong to, whatever their parameters.
 
     Example:
-        >>> tests_of(["a.py::test_x[8-clean]", "a.py::test_x[9-clean]"])
+        >>> functions_of(["a.py::test_x[8-clean]", "a.py::test_x[9-clean]"])
         {'a.py::test_x'}
     """
     tests = set()

@@ -115,6 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--resume-audit-update-known",
         action="store_true",
+        default=None,
         help="write what was lost into the file of known losses, and take out what is gone",
     )
     group.addoption(
@@ -160,10 +161,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_OVERRIDE] = override(
             timeline, deadline, configured, matrix, configured_matrix
         )
-    if _configured(config, "resume_audit_require") is not None or any(
-        config.getoption(f"resume_audit_{name}", None) not in (None, False)
-        for name in _OF_A_SESSION
-    ):
+    given = [config.getoption(f"resume_audit_{name}", None) for name in _OF_A_SESSION]
+    if [*given, _configured(config, "resume_audit_require")] != [None] * (len(given) + 1):
         from pytest_resume_audit.session import session_of
 
         session_of(config)

@@ -108,7 +108,8 @@ class Options:
             for name in ("known", "json", "markdown")
         }
         for name, path in paths.items():
-            if path is not None and (name != "known" or given["update_known"]):
+            written = name != "known" or given["update_known"]
+            if path is not None and written and not _is_worker(config):
                 _check_writable(f"--resume-audit-{name}", path)
         return cls(
             budget=budget,
@@ -342,17 +343,17 @@ class AuditSession:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Remember which tests there are."""
-        self._collected |= known.tests_of(item.nodeid for item in session.items)
+        self._collected |= known.functions_of(item.nodeid for item in session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
         """Remember which tests there are."""
-        self._collected |= known.tests_of(ids)
+        self._collected |= known.functions_of(ids)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Sum up, write what is to be written, and fail the session when too little was done."""
         options = self._options
-        if hasattr(self._config, "workerinput") or self._config.getoption("collectonly"):
+        if _is_worker(self._config) or self._config.getoption("collectonly"):
             return
         records = self._records.values()
         self._summary = summary = Summary(
@@ -381,7 +382,7 @@ class AuditSession:
         summary = self._summary
         if summary is None or not (summary.run or summary.failures or summary.settings):
             return
-        terminalreporter.section("resume audit")
+        terminalreporter.write_sep("=", "resume audit")
         width = self._config.get_terminal_writer().fullwidth
         for line in summary_text.render(summary, width):
             terminalreporter.write_line(line)
@@ -419,8 +420,8 @@ class AuditSession:
         files = {test.partition("::")[0] for test in self._collected}
         filtered = _is_filtered(self._config)
         return [
-            STALE.format(path=self._options.known, test=test)
-            for test in sorted(known.tests_of(self._known) - self._collected)
+            STALE.format(path=self._config.getoption("resume_audit_known"), test=test)
+            for test in sorted(known.functions_of(self._known) - self._collected)
             if not (self._config.rootpath / (file := test.partition("::")[0])).exists()
             or (file in files and not filtered)
         ]
@@ -472,6 +473,11 @@ def _without(audit: ResumeAudit, ordinals: Iterable[int]) -> list[int]:
     assert audit.report is not None
     excused = set(audit.report.excused)
     return [ordinal for ordinal in ordinals if ordinal not in excused]
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is a process that pytest-xdist has started: it runs a part, and sums up none."""
+    return hasattr(config, "workerinput")
 
 
 def _required(config: pytest.Config) -> tuple[str, int] | None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_resume_audit import catalogue, listing, marker
+# All of it once: what a run of pytest in this process imports by itself is forgotten after it, and
+# the next one would have other classes of the same names.
+from pytest_resume_audit import catalogue, fixture, listing, marker, session  # noqa: F401
 
 pytest_plugins = ["pytester"]
 

@@ -128,7 +128,10 @@ def test_a_case_has_what_the_marker_says() -> None:
         # What comes twice is played once, where it comes first.
         ([OWN, "clean", OWN], ["own", "clean"]),
         (["drain", Timeline.parse("drain")], ["script-3c867321"]),
-        (["mid-flight", "smoke"], ["mid-flight", *(name for name in NAMED if name != "mid-flight")]),
+        (
+            ["mid-flight", "smoke"],
+            ["mid-flight", *(name for name in NAMED if name != "mid-flight")],
+        ),
     ],
 )
 def test_timelines_are_chosen_by_name_by_object_and_with_ids_of_ones_own(

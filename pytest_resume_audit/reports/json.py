@@ -1,7 +1,7 @@
 """The summary of a session as JSON, for other programs.
 
-``schema`` is the version of this form: 1. A new field leaves it as it is; a field that goes or
-means something else makes it one more.
+Its form has a version, ``schema``. A new field leaves it as it is; a field that goes, or means
+something else, makes it one more.
 
 =================  ==================================================================
 ``schema``         1

@@ -47,7 +47,7 @@ KEY_STATES = (
     "died between writes",
     "raced inside a save",
 )
-"""States that a reader has to know about also when no run came to them."""
+"""States that a reader has to know about also when no run of a matrix came to them."""
 
 PROVED_NOTHING = (
     "{test} proved nothing: in none of its {count} timelines was a checkpoint saved with prompts "
@@ -221,8 +221,12 @@ class Summary:
 
     @property
     def never_reached(self) -> list[str]:
-        """The states among the key ones that no run reached."""
-        return [state for state in KEY_STATES if not self.states[state]]
+        """The states among the key ones that no run of a matrix reached.
+
+        What somebody has chosen by hand is for what it is for.
+        """
+        by_matrix = any(record.matrix is not None for record in self.records)
+        return [state for state in KEY_STATES if by_matrix and not self.states[state]]
 
 
 def _most_first(item: tuple[str, int]) -> int:

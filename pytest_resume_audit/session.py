@@ -7,23 +7,24 @@ process that started them collects nothing, and learns of audits by these report
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from pytest_resume_audit import known
 from pytest_resume_audit.assertions import AuditFailed
+from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.marker import CUSTOM, Case
+from pytest_resume_audit.options import Options, is_worker
 from pytest_resume_audit.plugin import AUDIT
 from pytest_resume_audit.replay import node_id, replay
 from pytest_resume_audit.reports import json as as_json, markdown, summary_text
 from pytest_resume_audit.reports.text import headline
-from pytest_resume_audit.selection import Budget, SelectionError, Shard, seeded
+from pytest_resume_audit.selection import seeded
 from pytest_resume_audit.summary import Outcome, Record, Summary
 from pytest_resume_audit.timeline import Timeline
 
@@ -41,7 +42,6 @@ TOO_FEW = (
     "{option} {least}: {found} timelines were audited. Was a test renamed, deselected or skipped? "
     "What is unreached, undetermined, died or was not run does not count"
 )
-NOTHING_TO_UPDATE = "--resume-audit-update-known needs the file: --resume-audit-known FILE"
 CHANGED = (
     "the known loss has changed: {how}\n"
     "mend the collector, or record the loss as it is now, by running the test with\n"
@@ -53,72 +53,6 @@ GONE = (
 )
 STALE = "{path} knows a loss of {test}, and there is no such test any more: remove its lines"
 UNWRITTEN = "{path} can't be written: {why}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is asked of the session as a whole.
-
-    Args:
-        budget: how long audits may take; with pytest-xdist, in each worker.
-        seed: of the order in which they are taken then.
-        shard: the part that is run.
-        require: the fewest timelines that have to be audited, and the option that says so.
-        known: the file of known losses.
-        update_known: whether it is written anew.
-        json: a file for the summary as JSON.
-        markdown: a file that the summary is added to as Markdown.
-    """
-
-    budget: Budget | None = None
-    seed: int = 0
-    shard: Shard | None = None
-    require: tuple[str, int] | None = None
-    known: Path | None = None
-    update_known: bool = False
-    json: Path | None = None
-    markdown: Path | None = None
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> Options:
-        """Check the options.
-
-        Args:
-            config: of pytest.
-
-        Raises:
-            pytest.UsageError: for one that can't be, and what is allowed.
-        """
-        given = {
-            name: config.getoption(f"resume_audit_{name}", None)
-            for name in ("budget", "shard", "seed", "known", "update_known", "json", "markdown")
-        }
-        try:
-            with_option = "--resume-audit-budget"
-            budget = None if given["budget"] is None else Budget.parse(given["budget"])
-            with_option = "--resume-audit-shard"
-            shard = None if given["shard"] is None else Shard.parse(given["shard"])
-        except SelectionError as error:
-            raise pytest.UsageError(f"{with_option}: {error}") from None
-        if given["update_known"] and given["known"] is None:
-            raise pytest.UsageError(NOTHING_TO_UPDATE)
-        here = config.invocation_params.dir
-        paths = {
-            name: None if given[name] is None else here / given[name]
-            for name in ("known", "json", "markdown")
-        }
-        for name, path in paths.items():
-            written = name != "known" or given["update_known"]
-            if path is not None and written and not _is_worker(config):
-                _check_writable(f"--resume-audit-{name}", path)
-        return cls(
-            budget=budget,
-            seed=given["seed"] or 0,
-            shard=shard,
-            require=_required(config),
-            update_known=bool(given["update_known"]),
-            **paths,
-        )
 
 
 def session_of(config: pytest.Config) -> AuditSession:
@@ -267,7 +201,8 @@ class AuditSession:
         assert run is not None
         unreached = run.unreached is not None and run.verdict == "lossless"
         outcome: Outcome = "unreached" if unreached else run.verdict
-        by_audit = call.excinfo is not None and isinstance(call.excinfo.value, AuditFailed)
+        raised = None if call.excinfo is None else call.excinfo.value
+        by_audit = isinstance(raised, AuditFailed) and raised.report is run
         loss = None
         said = headline(run)
         if self._options.known is not None and record.id != CUSTOM:
@@ -353,7 +288,7 @@ class AuditSession:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Sum up, write what is to be written, and fail the session when too little was done."""
         options = self._options
-        if _is_worker(self._config) or self._config.getoption("collectonly"):
+        if is_worker(self._config) or self._config.getoption("collectonly"):
             return
         records = self._records.values()
         self._summary = summary = Summary(
@@ -361,8 +296,8 @@ class AuditSession:
         )
         if options.require is not None and summary.audited < options.require[1]:
             option, least = options.require
-            summary.failures.insert(
-                0, TOO_FEW.format(option=option, least=least, found=summary.audited)
+            summary.failures.append(
+                TOO_FEW.format(option=option, least=least, found=summary.audited)
             )
         if options.known is not None and options.update_known:
             self._write(options.known, lambda path: known.write(path, self._updated()))
@@ -370,7 +305,8 @@ class AuditSession:
             text = as_json.render(summary)
             self._write(options.json, lambda path: path.write_text(text, encoding="utf-8"))
         if options.markdown is not None:
-            self._write(options.markdown, _append(markdown.render(summary)))
+            added = markdown.render(summary)
+            self._write(options.markdown, lambda path: _append(path, added))
         if summary.failures and session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -426,7 +362,7 @@ class AuditSession:
             or (file in files and not filtered)
         ]
 
-    def _write(self, path: Path, write: Any) -> None:
+    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         """Write a file, or fail the session with a sentence."""
         assert self._summary is not None
         try:
@@ -444,8 +380,6 @@ def _case(item: pytest.Item) -> Case | None:
 
 def _is_generated(item: pytest.Item) -> bool:
     """Whether its timeline is one of thousands, that nobody has chosen by name."""
-    from pytest_resume_audit.catalogue import NAMED
-
     case = _case(item)
     return case is not None and case.matrix is not None and case.id not in NAMED
 
@@ -475,39 +409,9 @@ def _without(audit: ResumeAudit, ordinals: Iterable[int]) -> list[int]:
     return [ordinal for ordinal in ordinals if ordinal not in excused]
 
 
-def _is_worker(config: pytest.Config) -> bool:
-    """Whether this is a process that pytest-xdist has started: it runs a part, and sums up none."""
-    return hasattr(config, "workerinput")
-
-
-def _required(config: pytest.Config) -> tuple[str, int] | None:
-    least = config.getoption("resume_audit_require", None)
-    option = "--resume-audit-require"
-    if least is None:
-        option, least = "resume_audit_require", config.getini("resume_audit_require")
-    if least is None:
-        return None
-    if least < 1:
-        raise pytest.UsageError(f"{option}: {least} is no number of timelines above 0")
-    return option, least
-
-
-def _check_writable(option: str, path: Path) -> None:
-    """Tell before anything is run that a file can't be written, where that can be told."""
-    if path.is_dir():
-        raise pytest.UsageError(f"{option}: {path} is a directory: give a file")
-    if not path.parent.is_dir():
-        raise pytest.UsageError(f"{option}: there is no directory {path.parent}: make it first")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise pytest.UsageError(f"{option}: {path} can't be written: permission denied")
-
-
-def _append(text: str) -> Any:
-    def append(path: Path) -> None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-
-    return append
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _is_filtered(config: pytest.Config) -> bool:

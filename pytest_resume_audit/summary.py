@@ -162,8 +162,11 @@ class Summary:
     Args:
         records: one of each timeline, in any order.
         settings: lines on what was chosen, such as the budget and its seed.
-        failures: sentences on why the session fails, whatever its tests do.
         warnings: sentences on what else has to be known.
+
+    Attributes:
+        rows: one of each test.
+        failures: sentences on why the session fails, whatever its tests do.
 
     Example:
         >>> record = Record(
@@ -179,7 +182,6 @@ class Summary:
         records: Iterable[Record],
         *,
         settings: Iterable[str] = (),
-        failures: Iterable[str] = (),
         warnings: Iterable[str] = (),
     ) -> None:
         self.records = sorted(records, key=lambda record: record.node_id)
@@ -190,12 +192,9 @@ class Summary:
             by_test.setdefault(record.test, []).append(record)
         self.rows = [Row(test, by_test[test]) for test in sorted(by_test)]
         self.failures = [
-            *failures,
-            *(
-                PROVED_NOTHING.format(test=row.test, count=row.of)
-                for row in self.rows
-                if row.proved_nothing
-            ),
+            PROVED_NOTHING.format(test=row.test, count=row.of)
+            for row in self.rows
+            if row.proved_nothing
         ]
 
     @cached_property

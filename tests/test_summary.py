@@ -336,7 +336,9 @@ def test_long_tables_are_folded_and_the_longest_cut_off() -> None:
 
 def test_what_markdown_would_take_for_its_own_is_escaped() -> None:
     one = record("a", "t[a|b`c]", outcome="error", failed=True, headline="<T> of *x*: a|b")
-    text = markdown.render(Summary([one], failures=["a <b>"]))
+    summary = Summary([one])
+    summary.failures.append("a <b>")
+    text = markdown.render(summary)
     assert "| `t[a\\|b'c]` |" in text
     assert "\\<T\\> of \\*x\\*: a\\|b" in text
     assert "**Failed:** a \\<b\\>" in text

@@ -205,6 +205,8 @@ class AuditSession:
         by_audit = isinstance(raised, AuditFailed) and raised.report is run
         loss = None
         said = headline(run)
+        if report.failed and not by_audit:
+            said += "; the test failed by itself"
         if self._options.known is not None and record.id != CUSTOM:
             if report.failed and by_audit and run.verdict in known.KNOWABLE:
                 loss = known.Loss.of(run)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from pytest_resume_audit import listing
 from pytest_resume_audit.catalogue import NAMED
 
 FOLDED = [
@@ -65,6 +68,16 @@ def test_generated_timelines_of_one_purpose_are_folded(
         *FOLDED,
         *(line for n in range(6) for line in ("", f"g{n} (demands lossless)", *GENERATED)),
     ]
+
+
+def test_it_says_where_such_a_loss_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = ("https://a.example/1", "https://b.example/2")
+    fields = ("name", "purpose", "demand", "script")
+    clean = {field: getattr(NAMED["clean"], field) for field in fields}
+    timeline = SimpleNamespace(**clean, seen=seen)
+    monkeypatch.setattr(listing, "matrix", lambda name: (timeline,))
+    *_, first, second = listing.listing("smoke")
+    assert [first, second] == [f"    seen: {reference}" for reference in seen]
 
 
 def test_a_wrong_matrix(pytester: pytest.Pytester) -> None:

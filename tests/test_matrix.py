@@ -97,3 +97,9 @@ def test_the_replay_chooses_the_same_matrix(
     assert program == "pytest"
     more = () if "--resume-audit-matrix" in words else options
     pytester.runpytest(*words, *more).assert_outcomes(failed=1)
+
+
+def test_the_header_says_which_matrix_was_chosen(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=marked(None))
+    assert "resume-audit: matrix nightly" in pytester.runpytest(*BY_LINE).outlines
+    assert "resume-audit: " not in pytester.runpytest().stdout.str()

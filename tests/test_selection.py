@@ -222,10 +222,16 @@ def test_a_sample_and_a_shard_are_the_same_in_every_worker(pytester: pytest.Pyte
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     pytester.makepyfile(test_it=SOURCE.replace('"nightly"', '"smoke"'))
     result = pytester.runpytest_subprocess(
-        "-n2", "--dist=worksteal", "--resume-audit-budget=1h", "--resume-audit-shard=1/4", "-q"
+        "-n2",
+        "--dist=worksteal",
+        "--resume-audit-matrix=smoke",
+        "--resume-audit-budget=1h",
+        "--resume-audit-seed=3",
+        "--resume-audit-shard=1/4",
     )
     assert result.ret == pytest.ExitCode.OK
-    (line,) = (line for line in result.outlines if line.startswith("budget 1h, seed 0: "))
-    ran, _, of = line.removeprefix("budget 1h, seed 0: ").removesuffix(" timelines").split()
+    result.stdout.fnmatch_lines(["resume-audit: matrix smoke, shard 1/4, budget 1h, seed 3"])
+    (line,) = (line for line in result.outlines if line.startswith("budget 1h, seed 3: "))
+    ran, _, of = line.removeprefix("budget 1h, seed 3: ").removesuffix(" timelines").split()
     assert ran == of
     assert 0 < int(of) < 41

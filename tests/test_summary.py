@@ -167,6 +167,34 @@ def test_a_run_ends_with_the_summary(pytester: pytest.Pytester) -> None:
     assert result.stdout.str().count("resume audit =") == 1
 
 
+def test_a_test_that_fails_by_itself_says_so(pytester: pytest.Pytester) -> None:
+    source = SOURCE.replace("    resume_audit()", "    resume_audit()\n    assert 1 == 2")
+    pytester.makepyfile(test_it=source)
+    result = pytester.runpytest("-k", "new and clean")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["  lossless: 16 of 16 prompts trained once; the test failed by itself"]
+    )
+
+
+def test_parameters_that_a_plugin_adds_last_make_rows_of_their_own(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_generate_tests(metafunc):
+            if "late" in metafunc.fixturenames:
+                metafunc.parametrize("late", ["z"])
+        """
+    )
+    pytester.makepyfile(test_it=SOURCE.replace("test_old(", "test_old(late, "))
+    result = pytester.runpytest("-k", "old and idle")
+    result.stdout.fnmatch_lines(["  1         1      0  test_it.py::test_old[[]idle-save-z[]]"])
+
+
 @pytest.mark.parametrize(
     "source",
     [

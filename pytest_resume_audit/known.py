@@ -36,7 +36,8 @@ class Loss:
 
     Args:
         verdict: of the run.
-        found: the ordinals of each finding, in words; the kind of exception for what was raised.
+        found: the ordinals of each finding, in words; the class of an exception that was raised;
+            the verdict of each point of a save that fails.
     """
 
     verdict: str
@@ -54,7 +55,10 @@ class Loss:
             >>> str(Loss.of(run(LiveCursorCollector, "mid-flight")))
             'lossy: skipped: 5, 8, 9, 11'
         """
-        return cls(report.verdict, dict(_entry(finding, report) for finding in report.findings))
+        found = dict(_entry(finding, report) for finding in report.findings)
+        # Of a timeline that goes through all points of a save, the findings are the worst one's.
+        at_points = {point.step: point.verdict for point in report.points if not point.passed}
+        return cls(report.verdict, {**found, **at_points})
 
     @classmethod
     def read(cls, value: object) -> Loss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -13,7 +14,7 @@ def listing(name: str, *, every: bool = False) -> Iterator[str]:
 
     Args:
         name: of the matrix.
-        every: whether generated timelines of one purpose are told one by one.
+        every: whether generated timelines that differ in a number alone are told one by one.
 
     Returns:
         Lines: of each timeline its name and its demand, what it is for, its script, and where
@@ -31,15 +32,14 @@ def listing(name: str, *, every: bool = False) -> Iterator[str]:
     for _, family in groupby(timelines, key=lambda one: one.name if every else _family(one)):
         first, *others = family
         yield ""
-        more = f" and {len(others):,} more" if others else ""
-        yield f"{first.name}{more} (demands {first.demand})"
+        more = f", and {len(others):,} more like it" if others else ""
+        yield f"{first.name} (demands {first.demand}){more}"
         yield f"    {first.purpose}"
         yield f"    {first.script}"
-        for reference in getattr(first, "seen", ()):
-            yield f"    seen: {reference}"
+        if first.seen:
+            yield f"    seen: {', '.join(first.seen)}"
 
 
-def _family(timeline: NamedTimeline) -> tuple[str, ...]:
-    """What generated timelines of one kind have in common."""
-    named = timeline.name if timeline.name in NAMED else ""
-    return named, timeline.purpose, timeline.demand
+def _family(timeline: NamedTimeline) -> str:
+    """What generated timelines have in common that differ in the number of an event alone."""
+    return timeline.name if timeline.name in NAMED else re.sub(r"\d+", "#", timeline.name)

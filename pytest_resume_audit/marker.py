@@ -10,7 +10,8 @@ import reprlib
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -251,10 +252,13 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
         timelines = _timelines(
             arguments["timelines"] if named else given.configured_matrix or "smoke", given.matrix
         )
+        for name, found in timelines.items():
+            _check_playable(name, found, setup)
+        lacks_downgrade = _lacks_downgrade(collector)
         able = {
             name: found
             for name, found in timelines.items()
-            if not (_is_legacy(name, found.timeline, setup) and _lacks_downgrade(collector))
+            if not (lacks_downgrade and found.timeline.legacy)
         }
         if given.timeline is not None:
             name, timeline = given.timeline
@@ -279,14 +283,26 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     ]
 
 
-def _is_legacy(name: str, timeline: AnyTimeline, setup: Setup | None) -> bool:
-    """Whether a timeline needs a legacy checkpoint."""
+def _check_playable(name: str, found: _Found, setup: Setup | None) -> None:
+    """Check that a timeline goes with the sizes.
+
+    The scripts of a matrix are right, and too many to read them all; it has sizes of a few kinds.
+    """
+    timeline = found.timeline
     if isinstance(timeline, Timeline):
-        return timeline.legacy
+        return
     try:
-        return timeline.ask(setup).timeline.legacy
+        if found.matrix is None:
+            timeline.ask(setup)
+        elif setup is not None:
+            _resized(setup, tuple(timeline.sizes.items()))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be played with {setup or Setup()}: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _resized(setup: Setup, sizes: tuple[tuple[str, Any], ...]) -> Setup:
+    return replace(setup, **dict(sizes))
 
 
 def _lacks_downgrade(collector: object) -> bool:

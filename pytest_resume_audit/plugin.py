@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--resume-audit-list",
         action="store_true",
         help="print the timelines of the matrix, what each is for and where such a loss was seen, "
-        "and run nothing; -v: each of those that were generated too",
+        "and run nothing; -v: each of those too that differ in the number of an event alone",
     )
     group.addoption(
         "--resume-audit-budget",

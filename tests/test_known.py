@@ -61,6 +61,27 @@ def test_a_loss_is_exact() -> None:
     }
 
 
+def test_a_loss_names_every_point_of_a_save_that_fails() -> None:
+    class InPlace(FrontierCollector):
+        def save(self, root: Path, step: int) -> None:
+            super().save(root, step)
+            for name in ("one", "two"):
+                (root / name).write_text("")
+
+        def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> None:
+            if not (checkpoint.parent / "two").exists():
+                raise ValueError("half a checkpoint")
+            super().restore(checkpoint, load_replay_buffer=load_replay_buffer)
+
+    report = run(InPlace, "hand_out 8; finish 0-3; train; crash in save; restart")
+    loss = Loss.of(report)
+    failing = [point.step for point in report.points if not point.passed]
+    # With a whole checkpoint in its place, before either of the two files.
+    assert len(failing) == 2
+    assert loss.found == {"error": "ValueError", **dict.fromkeys(failing, "error")}
+    assert Loss.read(loss.as_json()) == loss
+
+
 @pytest.mark.parametrize(
     ("was", "now", "said"),
     [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,12 +13,12 @@ from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
 from pytest_resume_audit.control import LifeEnded
 from pytest_resume_audit.marker import NO_MARKER, Case, wrong_with
+from pytest_resume_audit.replay import replay
 from pytest_resume_audit.reports.drawing import drawing
 from pytest_resume_audit.reports.text import render
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.style import Make
-from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import AuditReport, Ordinals, Verdict
 
 EXPECTABLE = tuple(verdict for verdict in get_args(Verdict) if verdict != "undetermined")
@@ -48,6 +45,10 @@ class ResumeAudit:
     Args:
         request: of the test.
 
+    Attributes:
+        report: of the run; None before, and again once the session has taken it.
+        expect: the verdict that the test expects; None: what the timeline demands.
+
     Example:
         .. code-block:: python
 
@@ -64,6 +65,8 @@ class ResumeAudit:
         self._case = case
         self._item: pytest.Item = request.node
         self._called = False
+        self.report: AuditReport | None = None
+        self.expect: Verdict | None = None
 
     def __repr__(self) -> str:
         return f"<resume_audit of {self._case.id}>"
@@ -93,8 +96,9 @@ class ResumeAudit:
         make = self._maker(collector)
         if expect is not None and expect not in EXPECTABLE:
             pytest.fail(NOT_EXPECTABLE.format(expect=expect))
+        self.expect = expect
         case = self._case
-        report = run(
+        report = self.report = run(
             make,
             case.timeline,
             setup=case.setup,
@@ -128,26 +132,11 @@ class ResumeAudit:
         config = self._item.config
         paragraphs = [
             render(report, color=_has_colour(config), width=_width(config)),
-            f"replay: {self._replay()}",
+            f"replay: {replay(self._item, self._case)}",
         ]
         if expect is not None:
             paragraphs.insert(0, f"expected {expect}, found {report.verdict}")
         return "\n\n".join(paragraphs)
-
-    def _replay(self) -> str:
-        """The command that plays this test again."""
-        words = ["pytest"]
-        if self._case.overridden:
-            timeline = self._case.timeline
-            text = timeline.text if isinstance(timeline, Timeline) else timeline.name
-            words += ["--resume-audit-timeline", _quoted(text)]
-        # Of its parts: pytest-xdist may have added a group to the whole.
-        item, config = self._item, self._item.config
-        assert item.parent is not None
-        path, *names = item.parent.nodeid.split("::")
-        if config.invocation_params.dir != config.rootpath:
-            path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
-        return " ".join([*words, _quoted("::".join([path, *names, item.name]))])
 
 
 @contextmanager
@@ -221,8 +210,3 @@ def _width(config: pytest.Config) -> int:
 
 def _has_terminal(config: pytest.Config) -> bool:
     return config.pluginmanager.has_plugin("terminalreporter")
-
-
-def _quoted(word: str) -> str:
-    """A word as a shell takes it; in double quotes where they are enough, as Windows knows them."""
-    return shlex.quote(word) if re.search(r'["$`\\!]', word) else f'"{word}"'

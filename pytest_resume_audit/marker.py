@@ -10,8 +10,9 @@ import reprlib
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -80,6 +81,9 @@ class Case:
         life: the kind of life.
         deadline: seconds without progress; None: the usual ones.
         overridden: whether the timeline is that of the command line.
+        of: how many timelines the test plays in all.
+        matrix: the matrix that the timeline comes from; None: the marker has it by itself.
+        chosen: whether the command line or the configuration file says which matrix that is.
     """
 
     id: str
@@ -89,6 +93,9 @@ class Case:
     life: str
     deadline: float | None
     overridden: bool
+    of: int = 1
+    matrix: str | None = None
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,19 +105,31 @@ class Override:
     Args:
         timeline: to play on every marked test, and its id; None: those of the marker.
         deadline: for tests whose marker has none.
+        matrix: of the command line: wherever a marker names a matrix, or no timelines at all.
+        configured_matrix: of the configuration file: where a marker names no timelines at all.
     """
 
     timeline: tuple[str, AnyTimeline] | None = None
     deadline: float | None = None
+    matrix: str | None = None
+    configured_matrix: str | None = None
 
 
-def override(timeline: str | None, deadline: float | None, configured: float | None) -> Override:
+def override(
+    timeline: str | None,
+    deadline: float | None,
+    configured: float | None,
+    matrix: str | None = None,
+    configured_matrix: str | None = None,
+) -> Override:
     """Check the options.
 
     Args:
         timeline: of the command line.
         deadline: of the command line.
         configured: the deadline of the configuration file.
+        matrix: of the command line.
+        configured_matrix: of the configuration file.
 
     Raises:
         pytest.UsageError: for one that can't be.
@@ -119,11 +138,17 @@ def override(timeline: str | None, deadline: float | None, configured: float | N
     try:
         with _about(of_line):
             seconds = _deadline(configured if deadline is None else deadline)
+        matrices = {"--resume-audit-matrix": matrix, "resume_audit_matrix": configured_matrix}
+        for option, name in matrices.items():
+            with _about(option):
+                if name is not None and name not in MATRICES:
+                    raise ArgumentError(f"{_SHORT.repr(name)} is no matrix{_near(name, MATRICES)}")
+        one = None
         with _about("--resume-audit-timeline"):
-            if timeline is None:
-                return Override(None, seconds)
-            one = _one(timeline, NAMED)
-            return Override((one.name if isinstance(one, NamedTimeline) else CUSTOM, one), seconds)
+            if timeline is not None:
+                played = _one(timeline, NAMED)
+                one = (played.name if isinstance(played, NamedTimeline) else CUSTOM, played)
+        return Override(one, seconds, matrix, configured_matrix)
     except ArgumentError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -223,38 +248,61 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     with _about("deadline"):
         deadline = _deadline(deadline)
     with _about("timelines"):
-        timelines = _timelines(arguments.get("timelines", "smoke"))
+        named = "timelines" in arguments
+        timelines = _timelines(
+            arguments["timelines"] if named else given.configured_matrix or "smoke", given.matrix
+        )
+        for name, found in timelines.items():
+            _check_playable(name, found, setup)
+        lacks_downgrade = _lacks_downgrade(collector)
         able = {
-            name: timeline
-            for name, timeline in timelines.items()
-            if not (_is_legacy(name, timeline, setup) and _lacks_downgrade(collector))
+            name: found
+            for name, found in timelines.items()
+            if not (lacks_downgrade and found.timeline.legacy)
         }
         if given.timeline is not None:
-            able = dict([given.timeline])
+            name, timeline = given.timeline
+            able = {name: _Found(timeline)}
         if not able:
             raise ArgumentError(NOTHING_LEFT.format(name=_name(collector)))
+    chosen = given.matrix or (None if named else given.configured_matrix)
     return [
         Case(
             id=name,
-            timeline=timeline,
+            timeline=found.timeline,
             collector=collector,
             setup=setup,
             life=life,
             deadline=given.deadline if deadline is None else deadline,
             overridden=given.timeline is not None,
+            of=len(able),
+            matrix=found.matrix,
+            chosen=found.matrix is not None and chosen is not None,
         )
-        for name, timeline in able.items()
+        for name, found in able.items()
     ]
 
 
-def _is_legacy(name: str, timeline: AnyTimeline, setup: Setup | None) -> bool:
-    """Whether a timeline needs a legacy checkpoint."""
+def _check_playable(name: str, found: _Found, setup: Setup | None) -> None:
+    """Check that a timeline goes with the sizes.
+
+    The scripts of a matrix are right, and too many to read them all; it has sizes of a few kinds.
+    """
+    timeline = found.timeline
     if isinstance(timeline, Timeline):
-        return timeline.legacy
+        return
     try:
-        return timeline.ask(setup).timeline.legacy
+        if found.matrix is None:
+            timeline.ask(setup)
+        elif setup is not None:
+            _resized(setup, tuple(timeline.sizes.items()))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be played with {setup or Setup()}: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _resized(setup: Setup, sizes: tuple[tuple[str, Any], ...]) -> Setup:
+    return replace(setup, **dict(sizes))
 
 
 def _lacks_downgrade(collector: object) -> bool:
@@ -265,37 +313,50 @@ def _lacks_downgrade(collector: object) -> bool:
     )
 
 
-def _timelines(value: object) -> dict[str, AnyTimeline]:
-    """What a marker says of its timelines, by id."""
+class _Found(NamedTuple):
+    """A timeline, and the matrix that it comes from, if any."""
+
+    timeline: AnyTimeline
+    matrix: str | None = None
+
+
+def _timelines(value: object, instead: str | None) -> dict[str, _Found]:
+    """What a marker says of its timelines, by id.
+
+    Args:
+        value: its argument.
+        instead: the matrix to take for every one that it names.
+    """
     if isinstance(value, Mapping):
-        found = [(name, _one(timeline, NAMED)) for name, timeline in value.items()]
+        found = [(name, _Found(_one(timeline, NAMED))) for name, timeline in value.items()]
     elif isinstance(value, list | tuple):
-        found = [named for timeline in value for named in _some(timeline)]
+        found = [named for timeline in value for named in _some(timeline, instead)]
     else:
-        found = _some(value)
+        found = _some(value, instead)
     if not found:
         raise ArgumentError(f"{_SHORT.repr(value)} is empty: {_allowed()}")
-    for name, _ in found:
+    timelines: dict[str, _Found] = {}
+    for name, one in found:
         if not (isinstance(name, str) and _ID.fullmatch(name)):
             raise ArgumentError(
                 f"{_SHORT.repr(name)} can't be an id: allowed are letters, digits and _.+=-"
             )
-    timelines = dict(found)
-    if len(timelines) < len(found):
-        twice = next(name for at, (name, _) in enumerate(found) if name in dict(found[:at]))
-        raise ArgumentError(f"{twice!r} is in it twice")
+        # A matrix may well contain what is named beside it.
+        if timelines.setdefault(name, one).timeline != one.timeline:
+            raise ArgumentError(f"two different timelines have the id {name!r}")
     return timelines
 
 
-def _some(value: object) -> list[tuple[str, AnyTimeline]]:
+def _some(value: object, instead: str | None) -> list[tuple[str, _Found]]:
     """The timelines of a matrix, or a single one, with their ids."""
     if isinstance(value, str) and value in MATRICES:
-        return [(timeline.name, timeline) for timeline in matrix(value)]
+        name = instead or value
+        return [(timeline.name, _Found(timeline, name)) for timeline in matrix(name)]
     one = _one(value, [*MATRICES, *NAMED])
     if isinstance(one, NamedTimeline):
-        return [(one.name, one)]
+        return [(one.name, _Found(one))]
     # Of the script alone: an id that counts would go to another script when one is put before it.
-    return [(f"script-{zlib.crc32(one.text.encode()):08x}", one)]
+    return [(f"script-{zlib.crc32(one.text.encode()):08x}", _Found(one))]
 
 
 def _one(value: object, names: Collection[str]) -> AnyTimeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,8 +21,20 @@ _MARKER = (
     "resume_audit(collector=None, *, timelines='smoke', setup=None, life='local', deadline=None): "
     "play each of the timelines on a collector, and prove that it loses and repeats no prompt."
 )
+_OF_A_SESSION = (
+    "matrix",
+    "budget",
+    "shard",
+    "require",
+    "known",
+    "update_known",
+    "json",
+    "markdown",
+)
+"""Options that are about all audits together."""
 _NAMES = ("resume_audit", __name__)
-_AUDIT: pytest.StashKey[ResumeAudit] = pytest.StashKey()
+AUDIT: pytest.StashKey[ResumeAudit] = pytest.StashKey()
+"""The audit of an item, from its setup on."""
 _OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 
 
@@ -57,6 +69,76 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="play this script, or the timeline of this name, on every test with a resume_audit "
         "marker, in the place of its own",
     )
+    group.addoption(
+        "--resume-audit-matrix",
+        metavar="NAME",
+        help="play this matrix of timelines on every test with a resume_audit marker that names "
+        "no timelines, or a matrix (default: that of the marker, resume_audit_matrix of the "
+        "configuration file, or smoke)",
+    )
+    group.addoption(
+        "--resume-audit-list",
+        action="store_true",
+        help="print the timelines of the matrix, what each is for and where such a loss was seen, "
+        "and run nothing; -v: each of those too that differ in the number of an event alone",
+    )
+    group.addoption(
+        "--resume-audit-budget",
+        metavar="TIME",
+        help="run audits until this time is spent, such as 90s, 20m or 2h, and skip the others: "
+        "named timelines first, then a seeded sample (with pytest-xdist, in each worker)",
+    )
+    group.addoption(
+        "--resume-audit-seed",
+        type=int,
+        metavar="N",
+        help="seed of the sample of a budget (default: 0)",
+    )
+    group.addoption(
+        "--resume-audit-shard",
+        metavar="NUMBER/COUNT",
+        help="run one of several parts of the audits, such as 2/8; all other tests are run in "
+        "each of them",
+    )
+    group.addoption(
+        "--resume-audit-require",
+        type=int,
+        metavar="N",
+        help="fail when fewer timelines than this were audited "
+        "(default: resume_audit_require of the configuration file)",
+    )
+    group.addoption(
+        "--resume-audit-known",
+        metavar="FILE",
+        help="losses that are known: they are expected to fail as they did, others are not",
+    )
+    group.addoption(
+        "--resume-audit-update-known",
+        action="store_true",
+        default=None,
+        help="write what was lost into the file of known losses, and take out what is gone",
+    )
+    group.addoption(
+        "--resume-audit-json",
+        metavar="FILE",
+        help="write the summary of all audits as JSON",
+    )
+    group.addoption(
+        "--resume-audit-markdown",
+        metavar="FILE",
+        help="add the summary of all audits to a file as Markdown, such as $GITHUB_STEP_SUMMARY",
+    )
+    parser.addini(
+        "resume_audit_matrix",
+        default=None,
+        help="the matrix of timelines that a resume_audit marker means which names none",
+    )
+    parser.addini(
+        "resume_audit_require",
+        type="int",
+        default=None,
+        help="fail when fewer timelines than this were audited",
+    )
     parser.addini(
         "resume_audit_deadline",
         type="float",
@@ -70,14 +152,43 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
     timeline = config.getoption("resume_audit_timeline", None)
     deadline = config.getoption("resume_audit_deadline", None)
-    try:
-        configured = config.getini("resume_audit_deadline")
-    except (TypeError, ValueError, pytest.UsageError) as error:
-        raise pytest.UsageError(f"resume_audit_deadline: {error}") from None
-    if (timeline, deadline, configured) != (None, None, None):
+    matrix = config.getoption("resume_audit_matrix", None)
+    configured = _configured(config, "resume_audit_deadline")
+    configured_matrix = _configured(config, "resume_audit_matrix") or None
+    if (timeline, deadline, matrix, configured, configured_matrix) != (None,) * 5:
         from pytest_resume_audit.marker import override
 
-        config.stash[_OVERRIDE] = override(timeline, deadline, configured)
+        config.stash[_OVERRIDE] = override(
+            timeline, deadline, configured, matrix, configured_matrix
+        )
+    given = [config.getoption(f"resume_audit_{name}", None) for name in _OF_A_SESSION]
+    if [*given, _configured(config, "resume_audit_require")] != [None] * (len(given) + 1):
+        from pytest_resume_audit.session import session_of
+
+        session_of(config)
+
+
+def _configured(config: pytest.Config, name: str) -> Any:
+    try:
+        return config.getini(name)
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"{name}: {error}") from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Print the timelines in the place of a session, where that is asked for."""
+    if not config.getoption("resume_audit_list", False):
+        return None
+    from pytest_resume_audit.listing import listing
+    from pytest_resume_audit.marker import override
+
+    matrix = config.getoption("resume_audit_matrix")
+    given = override(None, None, None, matrix, _configured(config, "resume_audit_matrix") or None)
+    name = given.matrix or given.configured_matrix or "smoke"
+    for line in listing(name, every=config.getoption("verbose") > 0):
+        print(line)
+    return 0
 
 
 # --- tests with the marker ----------------------------------------------------------------------
@@ -89,21 +200,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = [*metafunc.definition.iter_markers("resume_audit")]
     if marks:
         from pytest_resume_audit.marker import cases
+        from pytest_resume_audit.session import session_of
 
         found = cases(metafunc, marks, metafunc.config.stash.get(_OVERRIDE, None))
+        session_of(metafunc.config)
         metafunc.parametrize("resume_audit", found, indirect=True, ids=[case.id for case in found])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Fail a marked test that has audited nothing; last, so only one that has passed till here."""
-    audit = item.stash.get(_AUDIT, None)
+    audit = item.stash.get(AUDIT, None)
     if audit is not None:
         audit.check_called()
     elif item.get_closest_marker("resume_audit") is not None:
         from pytest_resume_audit.marker import NO_FIXTURE
 
         pytest.fail(NO_FIXTURE, pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> None:
+    """Learn of the first audit in another process; this one may have collected nothing."""
+    if "resume_audit" in data:
+        from pytest_resume_audit.session import session_of
+
+        session_of(config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -136,7 +258,7 @@ def resume_audit(request: pytest.FixtureRequest) -> ResumeAudit:
     """
     from pytest_resume_audit.fixture import ResumeAudit
 
-    audit = request.node.stash[_AUDIT] = ResumeAudit(request)
+    audit = request.node.stash[AUDIT] = ResumeAudit(request)
     return audit
 
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+# All of it once: what a run of pytest in this process imports by itself is forgotten after it, and
+# the next one would have other classes of the same names.
+from pytest_resume_audit import catalogue, fixture, listing, marker, session  # noqa: F401
+
 pytest_plugins = ["pytester"]
+
+GENERATED = tuple(
+    replace(catalogue.NAMED["mid-flight"], name=f"g{number}", purpose="generated")
+    for number in range(6)
+)
+"""What the fixture ``nightly`` adds to the named timelines."""
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +25,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("CI", "BUILD_NUMBER", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def nightly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small matrix of that name, for runs of pytest in this process."""
+    clean, flight = catalogue.NAMED["clean"], catalogue.NAMED["mid-flight"]
+    matrices = {"smoke": (clean, flight), "nightly": (clean, flight, *GENERATED)}
+    for module in (marker, listing):
+        monkeypatch.setattr(module, "matrix", matrices.__getitem__)
+    monkeypatch.setattr(marker, "MATRICES", tuple(matrices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from pytest_resume_audit.marker import (
 
 LEGACY = [name for name, timeline in NAMED.items() if timeline.ask().timeline.legacy]
 OWN = NamedTimeline(name="own", purpose="", script="drain", by_position="drain", must_reach=())
+OTHER = NamedTimeline(name="own", purpose="", script="drain", by_position="train", must_reach=())
 WRONG = NamedTimeline(name="wrong", purpose="", script="hurry", by_position="drain")
 TOO_LARGE = Setup(prompts=64, batch_size=32, drop_last=True)
 
@@ -123,6 +125,13 @@ def test_a_case_has_what_the_marker_says() -> None:
         ([OWN, "clean"], ["own", "clean"]),
         ({"mine": "drain", "yours": OWN, "theirs": "clean"}, ["mine", "yours", "theirs"]),
         ({"mine": Timeline.parse("save; crash; restart")}, ["mine"]),
+        # What comes twice is played once, where it comes first.
+        ([OWN, "clean", OWN], ["own", "clean"]),
+        (["drain", Timeline.parse("drain")], ["script-3c867321"]),
+        (
+            ["mid-flight", "smoke"],
+            ["mid-flight", *(name for name in NAMED if name != "mid-flight")],
+        ),
     ],
 )
 def test_timelines_are_chosen_by_name_by_object_and_with_ids_of_ones_own(
@@ -208,9 +217,8 @@ def test_wrong_collectors(collector: object, said: str) -> None:
         (OWN.ask(), "Asked("),
         ([], "[] is empty: allowed are"),
         ({}, "{} is empty: allowed are"),
-        (["clean", "smoke"], "'clean' is in it twice"),
-        ([OWN, OWN], "'own' is in it twice"),
-        (["drain", Timeline.parse("drain")], "'script-3c867321' is in it twice"),
+        ([OWN, OTHER], "two different timelines have the id 'own'"),
+        ([replace(OWN, name="clean"), "smoke"], "two different timelines have the id 'clean'"),
         ({"a b": "clean"}, "'a b' can't be an id: allowed are letters, digits and _.+=-"),
         ({"a[b]": "clean"}, "'a[b]' can't be an id"),
         ({"ä": "clean"}, "'ä' can't be an id"),

@@ -46,6 +46,34 @@ def test_its_code_without_the_marker_runs() -> None:
     exec(by_hand, {})
 
 
+def test_the_table_of_options_has_them_all(pytester: pytest.Pytester) -> None:
+    rows = re.findall(r"^\| `(--resume-audit-[\w-]+).*?` \| (?:`(\w+)`)? ?\|", README, re.MULTILINE)
+    shown = pytester.runpytest("--help").stdout.str()
+    assert sorted(option for option, _ in rows) == sorted(
+        set(re.findall(r"^ +(--resume-audit-[\w-]+)", shown, re.MULTILINE))
+    )
+    assert sorted(name for _, name in rows if name) == sorted(
+        re.findall(r"^ +(resume_audit_\w+) \(", shown, re.MULTILINE)
+    )
+
+
+def test_its_file_of_known_losses_is_what_is_written(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+        from pytest_resume_audit import LiveCursorCollector
+
+        @pytest.mark.resume_audit(LiveCursorCollector, timelines="mid-flight")
+        def test_x(resume_audit):
+            resume_audit()
+        """
+    )
+    (command,) = re.findall(r"^pytest (.* --resume-audit-update-known)$", README, re.MULTILINE)
+    pytester.runpytest(*command.split()).assert_outcomes(xfailed=1)
+    written = (pytester.path / "known.json").read_text(encoding="utf-8")
+    assert f"\n```\n{written}```\n" in README
+
+
 def test_its_links_lead_somewhere() -> None:
     files = re.findall(r"\]\((?!https:|#)([^)]+)\)", README)
     assert files

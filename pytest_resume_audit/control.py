@@ -8,6 +8,7 @@ conductor allows, notes what happened, and ends the life: a left-over thread's n
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import sys
 import threading
@@ -247,6 +248,25 @@ class Control:
                     if waiter in self.waiters:
                         self.waiters.remove(waiter)
 
+    def when(
+        self, gate: str, ready: Callable[[], bool], then: Callable[[], None], thread: int | None
+    ) -> None:
+        """Go on once a gate lets through, or the life is over: now, or with whoever opens it.
+
+        Args:
+            gate: which one.
+            ready: whether it lets through now.
+            then: what goes on.
+            thread: native id of the thread, of another process, that waits for it; None for a
+                coroutine there.
+        """
+        with self.lock:
+            if not self.over and not ready():
+                again = functools.partial(self.when, gate, ready, then, thread)
+                self._stand(Waiter(gate, ready, again, thread))
+                return
+        then()
+
     def _stand(self, waiter: Waiter) -> None:
         self.activity += 1
         self.waiters.append(waiter)
@@ -304,6 +324,25 @@ class Control:
         """Note that the collector will never come to an end by itself; no gate opens again."""
         size = f"the setup has {self.setup.total} prompts in {self.setup.passes} passes"
         self.runaway = self.runaway or f"{what}, though {size}{hint}"
+
+    def has_state(self, state: str) -> None:
+        """Note the place at which a project's own loader gave this state.
+
+        The state says nothing of its place to us; that it comes back does.
+        """
+        with self.lock:
+            self.numbers.numbering.saved_places.setdefault(state, set()).add(self.numbers.place)
+
+    def goes_to_state(self, state: str) -> None:
+        """Note that a project's own loader has gone to a state, and so to a place of it.
+
+        Passes without a shuffle have their states in common. Of the places that this one belongs
+        to, none above that of the checkpoint can be meant.
+        """
+        with self.lock:
+            known = self.numbers.numbering.saved_places.get(state, set())
+            below = [place for place in known if place <= self.numbers.place]
+            self.numbers.place = max(below, default=min(known, default=self.numbers.place))
 
     # -- engine ----------------------------------------------------------------------------
 

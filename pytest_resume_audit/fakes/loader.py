@@ -50,7 +50,7 @@ class Loader:
         return -(-setup.prompts_per_pass // setup.batch_size)
 
     def __iter__(self) -> Iterator[list[Prompt]]:
-        return self._batches(self._begin())
+        return self._batches(self.begin())
 
     def _batches(self, current: _Pass) -> Iterator[list[Prompt]]:
         control = self._control
@@ -58,13 +58,13 @@ class Loader:
             with control.lock:
                 control.numbers.place = current.place
                 control.wait("loader", control.may_hand_out)
-                batch = self._next(current)
+                batch = self.next_of(current)
             if batch is None:
                 return
             yield batch
 
     def __aiter__(self) -> AsyncIterator[list[Prompt]]:
-        return self._abatches(self._begin())
+        return self._abatches(self.begin())
 
     async def _abatches(self, current: _Pass) -> AsyncIterator[list[Prompt]]:
         control = self._control
@@ -73,12 +73,13 @@ class Loader:
                 control.numbers.place = current.place
             await control.await_gate("loader", control.may_hand_out)
             with control.lock:
-                batch = self._next(current)
+                batch = self.next_of(current)
             if batch is None:
                 return
             yield batch
 
-    def _begin(self) -> _Pass:
+    def begin(self) -> _Pass:
+        """Begin a pass, or the rest of the one that was loaded."""
         self._control.check()
         with self._control.lock:
             if self._begun:
@@ -86,7 +87,8 @@ class Loader:
             self._begun = True
             return self._pass
 
-    def _next(self, current: _Pass) -> list[Prompt] | None:
+    def next_of(self, current: _Pass) -> list[Prompt] | None:
+        """The next batch of a pass, and None at its end. The lock is held."""
         control = self._control
         rows = current.rest[: control.setup.batch_size]
         if rows:
@@ -196,35 +198,23 @@ class WatchedLoader(Generic[Batch]):
         """The loader's own state."""
         with self._control.granted():
             state = self._loader.state_dict()  # type: ignore[attr-defined]
-            with self._control.lock:
-                self._places.setdefault(_essence(state), set()).add(self._control.numbers.place)
+            self._control.has_state(essence(state))
             return state
 
     def load_state_dict(self, state: Any) -> None:
         """Load the loader's own state."""
         with self._control.granted():
             self._loader.load_state_dict(state)  # type: ignore[attr-defined]
-            with self._control.lock:
-                # Passes without a shuffle have their states in common. Of the places that
-                # this one belongs to, none above that of the checkpoint can be meant.
-                numbers = self._control.numbers
-                known = self._places.get(_essence(state), set())
-                below = [place for place in known if place <= numbers.place]
-                numbers.place = max(below, default=min(known, default=numbers.place))
-
-    @property
-    def _places(self) -> dict[str, set[int]]:
-        # A loader's state says nothing of its place to us; that it comes back does.
-        return self._control.numbers.numbering.saved_places
+            self._control.goes_to_state(essence(state))
 
 
-def _essence(state: Any) -> str:
+def essence(state: Any) -> str:
     """A state as a text that is the same when it has been in a file of a checkpoint."""
     if hasattr(state, "tolist"):
         state = state.tolist()
     if isinstance(state, dict):
-        parts = sorted((str(key), _essence(value)) for key, value in state.items())
+        parts = sorted((str(key), essence(value)) for key, value in state.items())
         return repr(parts)
     if isinstance(state, list | tuple):
-        return repr([_essence(value) for value in state])
+        return repr([essence(value) for value in state])
     return repr(state)

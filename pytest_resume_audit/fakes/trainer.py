@@ -88,7 +88,7 @@ class Trainer:
         control = self._control
         control.check()
         rollouts = list(rollouts)
-        places = [self._index(rollout) for rollout in rollouts]
+        places = self.places(rollouts)
         with control.lock:
             control.wait("trainer", lambda: control.steps_taken < control.train_limit)
             step = self._steps_behind() + 1
@@ -104,6 +104,14 @@ class Trainer:
                 for place in places:
                     counts[place] += 1
             control.steps_taken += 1
+
+    def places(self, rollouts: Iterable[Rollout]) -> list[int]:
+        """Where each rollout is counted."""
+        return [self._index(rollout) for rollout in rollouts]
+
+    def goes_to(self, version: int) -> None:
+        """Note the version of weights that are counted in another process."""
+        self._version = version
 
     def _index(self, rollout: Rollout) -> int:
         if not isinstance(rollout, Rollout):
@@ -126,20 +134,13 @@ class Trainer:
             model: gets an int64 buffer of ``prompts x group_size + 1`` entries, the last one
                 the weight version.
         """
-        try:
-            import torch
-        except ImportError as error:
-            raise ImportError(
-                "rig.trainer.attach needs torch: pip install 'pytest-resume-audit[torch]'"
-            ) from error
         self._control.check()
-        counts = torch.tensor([*self.counts(), self._steps_behind()], dtype=torch.int64)
-        model.register_buffer(BUFFER_NAME, counts)
+        count_in(model, [*self.counts(), self._steps_behind()])
         self._model = model
 
     def _in_model(self) -> Tensor:
-        # Looked up each time: moving a module, or loading it, may put a new tensor there.
-        return cast("Tensor", getattr(self._model, BUFFER_NAME))
+        assert self._model is not None
+        return counts_in(self._model)
 
     def state_dict(self) -> dict[str, Any]:
         """The weights: ``version`` and ``counts``."""
@@ -168,3 +169,24 @@ class Trainer:
                 self._counts, self._version = counts, version
             else:
                 self._in_model().copy_(self._in_model().new_tensor([*counts, version]))
+
+
+def count_in(model: nn.Module, counts: list[int]) -> None:
+    """Give a torch module a buffer of counts, the last of them the weight version.
+
+    Raises:
+        ImportError: where torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "rig.trainer.attach needs torch: pip install 'pytest-resume-audit[torch]'"
+        ) from error
+    model.register_buffer(BUFFER_NAME, torch.tensor(counts, dtype=torch.int64))
+
+
+def counts_in(model: nn.Module) -> Tensor:
+    """The counts that ride in a module; its entries can be changed in place."""
+    # Looked up each time: moving a module, or loading it, may put a new tensor there.
+    return cast("Tensor", getattr(model, BUFFER_NAME))

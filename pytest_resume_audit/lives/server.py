@@ -1,0 +1,268 @@
+"""Serves the rig of a life to other processes.
+
+Nothing here waits: a call that stands at a gate is answered by whoever opens it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from pytest_resume_audit.control import Control, LifeEnded
+from pytest_resume_audit.fakes.prompts import Prompt, Rollout
+from pytest_resume_audit.remote import portable
+from pytest_resume_audit.rig import Rig
+
+Reply = Callable[[Any], None]
+
+
+class RigServer:
+    """Answers the calls of other processes into a rig.
+
+    Args:
+        rig: of the life.
+        control: of the same.
+        hear: is given what a process says by itself, and the connection; and None when it has
+            gone.
+
+    Attributes:
+        address: where it listens.
+        key: that it asks for.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        control: Control,
+        hear: Callable[[Connection, tuple[Any, ...] | None], None],
+    ) -> None:
+        self.key = os.urandom(32)
+        self._listener = Listener(None, backlog=64, authkey=self.key)
+        self.address = str(self._listener.address)
+        self.point_reached = ""
+        self.goes_on = False
+        self._rig = rig
+        self._control = control
+        self._hear = hear
+        self._passes: dict[int, Any] = {}
+        self._tokens = itertools.count(1)
+        self._connections: list[Connection] = []
+        self._locks: dict[int, threading.Lock] = {}
+        self._over = False
+        self._at_once: dict[tuple[str, str], Callable[..., Any]] = {
+            ("loader", "place"): lambda: rig.loader.place,
+            ("loader", "__len__"): lambda: len(rig.loader),
+            ("loader", "begin"): self._begin,
+            ("loader", "state_dict"): rig.loader.state_dict,
+            ("loader", "load_state_dict"): rig.loader.load_state_dict,
+            ("loader", "hand_out"): self._hand_out,
+            ("loader", "end_pass"): self._end_pass,
+            ("loader", "has_state"): control.has_state,
+            ("loader", "goes_to_state"): control.goes_to_state,
+            ("engine", "in_flight"): lambda: rig.engine.in_flight,
+            ("buffer", "__len__"): lambda: len(rig.buffer),
+            ("buffer", "add"): rig.buffer.add,
+            ("buffer", "evict"): rig.buffer.evict,
+            ("buffer", "sample"): rig.buffer.sample,
+            ("buffer", "sample_hand_out"): rig.buffer.sample_hand_out,
+            ("buffer", "state_dict"): rig.buffer.state_dict,
+            ("buffer", "load_state_dict"): rig.buffer.load_state_dict,
+            ("trainer", "weight_version"): lambda: rig.trainer.weight_version,
+            ("trainer", "counts"): rig.trainer.counts,
+            ("trainer", "places"): rig.trainer.places,
+            ("trainer", "state_dict"): rig.trainer.state_dict,
+            ("trainer", "load_state_dict"): rig.trainer.load_state_dict,
+            ("rig", "buffered"): rig.buffered,
+            ("rig", "dropped"): rig.dropped,
+            ("rig", "restored"): rig.restored,
+            ("rig", "point"): rig.point,
+        }
+        self._at_gates: dict[tuple[str, str], Callable[..., None]] = {
+            ("loader", "next"): self._next,
+            ("loader", "wait"): self._wait,
+            ("engine", "generate"): self._generate,
+            ("trainer", "step"): self._step,
+            ("trainer", "train"): self._train,
+            ("rig", "saving"): self._saving,
+            ("rig", "saved"): self._saved,
+            ("rig", "stand_at_point"): self._stand_at_point,
+        }
+        threading.Thread(target=self._accept, name="resume-audit server", daemon=True).start()
+
+    def send(self, connection: Connection, *words: Any) -> None:
+        """Say something to a process; nobody hears it when that has gone."""
+        with suppress(OSError), self._locks[id(connection)]:
+            connection.send(words)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._over = True
+        # Whoever accepts is woken: closing alone does not.
+        with suppress(OSError, EOFError, AuthenticationError):
+            Client(self.address, authkey=self.key).close()
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while not self._over:
+            try:
+                connection = self._listener.accept()
+            except (OSError, EOFError, AuthenticationError):
+                continue
+            if self._over:
+                connection.close()
+                return
+            self._connections.append(connection)
+            self._locks[id(connection)] = threading.Lock()
+            threading.Thread(
+                target=self._serve, args=(connection,), name="resume-audit line", daemon=True
+            ).start()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            while True:
+                number, *words = connection.recv()
+                if number == 0:
+                    self._hear(connection, tuple(words))
+                else:
+                    self._answer(connection, number, *words)
+        except (EOFError, OSError, TypeError):
+            # A TypeError is what a connection that is closed under a reader raises.
+            self._hear(connection, None)
+
+    def _answer(
+        self,
+        connection: Connection,
+        number: int,
+        part: str,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        thread: int | None,
+        version: int | None,
+    ) -> None:
+        if version is not None:
+            self._rig.trainer.goes_to(version)
+
+        def reply(value: Any) -> None:
+            self.send(connection, number, True, value)
+
+        def fail(error: BaseException) -> None:
+            self.send(connection, number, False, portable(error))
+
+        try:
+            if (part, method) in self._at_gates:
+                self._at_gates[part, method](_Reply(reply, fail, thread), *args, **kwargs)
+            else:
+                reply(self._at_once[part, method](*args, **kwargs))
+        except BaseException as error:
+            fail(error)
+
+    # -- calls that stand at a gate ------------------------------------------------------------
+
+    def _when(
+        self, gate: str, ready: Callable[[], bool], answer: _Reply, act: Callable[[], Any]
+    ) -> None:
+        def go_on() -> None:
+            try:
+                if self._control.over:
+                    raise LifeEnded
+                answer.reply(act())
+            except BaseException as error:
+                answer.fail(error)
+
+        self._control.when(gate, ready, go_on, answer.thread)
+
+    def _begin(self) -> int:
+        token = next(self._tokens)
+        self._passes[token] = self._rig.loader.begin()
+        return token
+
+    def _next(self, answer: _Reply, token: int) -> None:
+        control, current = self._control, self._passes[token]
+
+        def batch() -> list[Prompt] | None:
+            with control.lock:
+                return self._rig.loader.next_of(current)
+
+        with control.lock:
+            control.numbers.place = current.place
+        self._when("loader", control.may_hand_out, answer, batch)
+
+    def _wait(self, answer: _Reply) -> None:
+        self._when("loader", self._control.may_hand_out, answer, lambda: None)
+
+    def _hand_out(self, rows: list[int]) -> None:
+        with self._control.lock:
+            self._control.hand_out(rows, None)
+
+    def _end_pass(self) -> None:
+        with self._control.lock:
+            self._control.end_pass()
+
+    def _generate(self, answer: _Reply, prompt: Prompt, generation: int) -> None:
+        future: Future[Rollout] = Future()
+
+        def answered(ended: Future[Rollout]) -> None:
+            error = ended.exception()
+            if error is None:
+                answer.reply(ended.result())
+            else:
+                answer.fail(error)
+
+        self._control.dispatch(prompt, generation, future)
+        future.add_done_callback(answered)
+
+    def _step(self, answer: _Reply) -> None:
+        self._when("trainer", self._may_train, answer, self._rig.trainer.step)
+
+    def _train(self, answer: _Reply, rollouts: list[Rollout]) -> None:
+        self._when("trainer", self._may_train, answer, lambda: self._rig.trainer.train(rollouts))
+
+    def _may_train(self) -> bool:
+        return self._control.steps_taken < self._control.train_limit
+
+    def _saving(self, answer: _Reply, checkpoint: Path) -> None:
+        control = self._control
+
+        def begun() -> None:
+            control.saves_begun += 1
+
+        self._when("save", lambda: control.saves_begun < control.save_limit, answer, begun)
+
+    def _saved(self, answer: _Reply, checkpoint: Path) -> None:
+        control = self._control
+        control.checkpoint, done = checkpoint, control.saves_begun
+        self._when("saved", lambda: control.pass_limit >= done, answer, lambda: None)
+
+    def _stand_at_point(self, answer: _Reply, what: str) -> None:
+        self.point_reached = what
+        self._when("point", lambda: self.goes_on, answer, lambda: None)
+
+
+class _Reply:
+    """How a call is answered, now or later.
+
+    Args:
+        reply: with a value.
+        fail: with an exception.
+        thread: native id of the thread that waits for it; None for a coroutine or a future.
+    """
+
+    def __init__(
+        self, reply: Reply, fail: Callable[[BaseException], None], thread: int | None
+    ) -> None:
+        self.reply = reply
+        self.fail = fail
+        self.thread = thread

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.play import Play
+from pytest_resume_audit.play import LifeKind, Play
 from pytest_resume_audit.self_driven import SelfDrivenPlay
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle
@@ -37,6 +37,7 @@ def run(
     *,
     setup: Setup | None = None,
     deadline: float = DEADLINE,
+    life: LifeKind = "local",
 ) -> AuditReport:
     """Play a timeline on a collector, and judge what came of it.
 
@@ -45,6 +46,8 @@ def run(
         timeline: a script, a name of the catalogue, or one of its timelines.
         setup: the sizes; by default those of the case that names the project.
         deadline: seconds without progress after which the run is called a hang.
+        life: the kind of life: ``"local"``, objects of this process that are thrown away, or
+            ``"process"``, a child process of its own each, which is killed.
 
     Returns:
         The report. Whatever the collector does, it is reported, not raised.
@@ -61,15 +64,18 @@ def run(
     """
     if not isinstance(setup, Setup | None):
         raise TypeError(f"setup is a Setup, such as Setup(prompts=32), not {setup!r}")
+    if life not in get_args(LifeKind):
+        kinds = ", ".join(map(repr, get_args(LifeKind)))
+        raise TypeError(f"life is one of {kinds}, not {life!r}")
     is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline < float("inf"):
         raise TypeError(f"deadline is a number of seconds above 0, not {deadline!r}")
     asked = _asked(timeline, setup)
-    report = _Audit(collector, asked, deadline).report()
+    report = _Audit(collector, asked, deadline, life).report()
     throttled = report.passed and report.unreached is not None
     if asked.otherwise is not None and throttled and not report.lacks_downgrade:
         by_position = replace(asked, timeline=asked.otherwise, otherwise=None, uninterrupted=None)
-        other = _Audit(collector, by_position, deadline).report()
+        other = _Audit(collector, by_position, deadline, life).report()
         if other.unreached is None or not other.passed:
             return other
     return report
@@ -107,7 +113,7 @@ def _parsed(script: str) -> Timeline:
 class _Audit:
     """One timeline on one collector: the uninterrupted run, the run, the verdict."""
 
-    def __init__(self, make: Make, asked: Asked, deadline: float) -> None:
+    def __init__(self, make: Make, asked: Asked, deadline: float, life: LifeKind) -> None:
         if not _may_make_collectors(make):
             raise TypeError(
                 "a collector is a class, or a callable that makes one from a rig, "
@@ -119,6 +125,9 @@ class _Audit:
         self.setup = asked.setup.changed(asked.timeline.changes)
         self.kind: type[AnyCollector] = make if isinstance(make, type) else Collector
         self.style = Style.of(self.kind)
+        self.life = life
+        if life == "process":
+            self.style = replace(self.style, threaded=True)
 
     def report(self) -> AuditReport:
         with Overheard(everything=self.asked.timeline.legacy) as overheard:
@@ -130,6 +139,7 @@ class _Audit:
                 )
                 report = judge(asked, reference, failed, self.kind)
             else:
+                self.reference = reference
                 report = worst_of(self.asked, self._reports(reference))
         overheard.warn_again()
         return report
@@ -150,19 +160,26 @@ class _Audit:
 
     def _reports(self, reference: Reference) -> Iterator[AuditReport]:
         """What came of the timeline; of each point of a save, where it goes through all."""
+        timeline = self.asked.timeline
+        one_run_gives_all = self.life == "local" and not timeline.races_everywhere
+        if one_run_gives_all or not timeline.walks:
+            yield from self._judged(self._play_well(timeline, reference))
+            return
         for at in itertools.count(1):
-            asked = self.asked
-            if asked.timeline.races_everywhere:
-                asked = replace(asked, timeline=asked.timeline.at(at))
-            runs = self._play_well(asked.timeline, reference)
-            raced = any(save.raced_at for run in runs for save in run.played.history.saves)
-            ran_through = at > 1 and not raced and runs[0].played.counts is not None
-            if not ran_through:
-                for run in runs:
-                    one = replace(asked, timeline=run.timeline)
-                    yield judge(one, reference, run.played, self.kind)
-            if not raced or asked.timeline == self.asked.timeline:
-                break
+            for one in timeline.all_at(at):
+                (run,) = self._play_well(one, reference)
+                saves = run.played.history.saves
+                came_to = any(save.raced_at or save.died_at or save.torn for save in saves)
+                broke_off = not came_to and run.played.counts is None
+                if came_to or broke_off or (at == 1 and run.past_the_end):
+                    yield from self._judged([run])
+                if broke_off or run.past_the_end:
+                    return
+
+    def _judged(self, runs: list[_Run]) -> Iterator[AuditReport]:
+        for run in runs:
+            asked = replace(self.asked, timeline=run.timeline)
+            yield judge(asked, self.reference, run.played, self.kind)
 
     def _play_well(self, timeline: Timeline, reference: Reference | None) -> list[_Run]:
         """Play with the loader's gate; without it, where the gate was in the way."""
@@ -188,6 +205,7 @@ class _Audit:
                     gated=gated,
                     style=self.style,
                     deadline=self.deadline,
+                    life="local" if reference is None else self.life,
                 )
                 try:
                     run = self._played(play)
@@ -202,7 +220,13 @@ class _Audit:
     def _played(self, play: Play) -> _Run:
         watched = self.style.threaded
         played = play.play() if watched else _supervised(play, self.deadline)
-        return _Run(play.timeline, played, frozenset(play.in_the_way), frozenset(play.held))
+        return _Run(
+            play.timeline,
+            played,
+            frozenset(play.in_the_way),
+            frozenset(play.held),
+            play.past_the_end,
+        )
 
 
 class _Run(NamedTuple):
@@ -213,12 +237,14 @@ class _Run(NamedTuple):
         played: what came of it.
         in_the_way: what stood still while a thread stood at the loader's gate.
         held: what was finished and held by the collector, and calls that waited.
+        past_the_end: whether the save that a point was asked of has fewer.
     """
 
     timeline: Timeline
     played: Played
     in_the_way: frozenset[str]
     held: frozenset[str]
+    past_the_end: bool
 
 
 _references: WeakKeyDictionary[

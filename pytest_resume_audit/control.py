@@ -219,7 +219,10 @@ class Control:
                 raise WouldBlock(gate)
             signal = threading.Lock()
             signal.acquire()
-            self._stand(Waiter(gate, ready, signal.release, get_native_id()))
+            thread = get_native_id()
+            self._stand(Waiter(gate, ready, signal.release, thread))
+            # It is not looked at until it is woken; but others may still wait for the lock.
+            self.parked.add(thread)
             self.lock.release()
             try:
                 signal.acquire()
@@ -270,8 +273,6 @@ class Control:
     def _stand(self, waiter: Waiter) -> None:
         self.activity += 1
         self.waiters.append(waiter)
-        if waiter.thread is not None:
-            self.parked.add(waiter.thread)
 
     def open_gates(self) -> None:
         """Let through every waiter whose gate is open now."""

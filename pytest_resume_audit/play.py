@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.control import NO_LIMIT, Control, Generation, LifeEnded, WouldBlock
 from pytest_resume_audit.history import History, LifeRecord, Progress, SaveRecord, in_order
 from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, let_go, place_of
 from pytest_resume_audit.lives.overheard import Overheard
+from pytest_resume_audit.lives.process import ProcessLife
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
 from pytest_resume_audit.rig import Rig
@@ -46,6 +47,10 @@ from pytest_resume_audit.timeline import (
     Train,
 )
 from pytest_resume_audit.verdict import Missed, Played, Reference
+
+LifeKind = Literal["local", "process"]
+
+Life = InlineLife | ThreadedLife | ProcessLife
 
 PATIENCE = 3.0
 """Seconds, if the deadline is not shorter, that a life at rest is given before it hangs."""
@@ -87,6 +92,7 @@ class Play:
         gated: whether the loader waits for the script.
         style: how the collector is driven.
         deadline: seconds without progress.
+        life: the kind of life.
 
     Attributes:
         history: what happened so far.
@@ -95,6 +101,7 @@ class Play:
             the cause.
         images: what each point of a save has left, where the script goes on from all of them:
             this run ends there, and has a :meth:`branch` for each.
+        past_the_end: whether the save that a point was asked of has fewer.
     """
 
     def __init__(
@@ -109,7 +116,10 @@ class Play:
         gated: bool,
         style: Style,
         deadline: float,
+        life: LifeKind = "local",
     ) -> None:
+        self.life_kind = life
+        self.past_the_end = False
         self.make = make
         self.timeline = timeline
         self.setup = setup
@@ -250,11 +260,7 @@ class Play:
         self.record = LifeRecord(number, data_set=self.setup.data_set)
         self.history.lives.append(self.record)
         self._control = control = self._new_control()
-        self.life = (
-            ThreadedLife(control, self.deadline, loop=self.style.loop)
-            if self.style.threaded
-            else InlineLife(control)
-        )
+        self.life = self._new_life(control)
         self.rest_name = self.life.rest_name
         self.progress = Progress(self.setup.group_size)
         rig = Rig(self.setup, control)
@@ -272,6 +278,20 @@ class Play:
         self.record.start_place = control.numbers.place
         self.record.start_version, self.record.start_counts = self.life.weights()
         self.record.start_buffer = self.progress.standing(0).buffered
+
+    def _new_life(self, control: Control) -> Life:
+        if self.life_kind == "process":
+            return ProcessLife(
+                control,
+                self.deadline,
+                self.root,
+                self.overheard,
+                loop=self.style.loop,
+                everything=self.timeline.legacy,
+            )
+        if self.style.threaded:
+            return ThreadedLife(control, self.deadline, loop=self.style.loop)
+        return InlineLife(control)
 
     def _new_control(self) -> Control:
         return Control(self.setup, self.numbering, gated=self.gated, counted=self.counted)
@@ -474,6 +494,9 @@ class Play:
         """End the run where the collector has raised somewhere outside of a call of ours."""
         if self.overheard.errors:
             raise Raised(self.overheard.errors[0])
+        died = self.life.died()
+        if died is not None:
+            raise Raised(died)
         if self.control.runaway:
             raise Hangs(f"the collector goes on for ever: {self.control.runaway}")
         if not self.style.threaded and self.life.needs_threads:
@@ -651,6 +674,7 @@ class Play:
 
     def _save(self, step: Save) -> None:
         if step.race is not None and not self.style.threaded:
+            self.past_the_end = True
             self._miss(step.text, "single-threaded: nothing comes between", throttled=True)
             step = Save()
         before = self._entries()
@@ -663,7 +687,8 @@ class Play:
 
     def _save_raced(self, step: Save, race: Race, save: SaveRecord) -> None:
         """A save that stops at one of its points, while other things happen."""
-        points = self._points_of(race)
+        assert race.at is not None  # of those that go through all, each is played by itself
+        points = self.life.points(self.life_root, race.at, None)
         with points.watched():
             call = self.life.call("save", self.life_root, save.weight_version, points=points)
             while not points.stopped and not call.done and (waiting := self._in_flight()):
@@ -671,10 +696,6 @@ class Play:
             self._race_at(points, step, race, save)
             self._returned(call)
         save.unseen = points.unseen
-
-    def _points_of(self, race: Race, thread: int | None = None) -> SavePoints:
-        assert race.at is not None  # of those that go through all, each is played by itself
-        return SavePoints(self.control, self.life_root, race.at, thread=thread)
 
     def _race_at(self, points: SavePoints, step: Save, race: Race, save: SaveRecord) -> None:
         """What a race does while the save stands at its point, if it came to it."""
@@ -684,6 +705,7 @@ class Play:
                 self._race(inner, save)
             points.go_on()
         else:
+            self.past_the_end = True
             many = f"only {len(points.seen)} points" if points.seen else "no point"
             self._miss(step.text, f"the save has {many}", throttled=True)
 
@@ -702,19 +724,21 @@ class Play:
 
     def _die_in_save(self, step: Crash, death: Death) -> None:
         """A save that dies before one of its file operations: the next life finds what was done."""
-        images, before = Images(self.life_root, self.root, death), self._entries()
+        images = self.life.images(self.life_root, self.root, death)
+        before = self._entries()
         save = self._save_watched(step, images)
         if save is not None:
             save.unseen = images.unseen
             if save.checkpoint.split("/")[0] in before:
                 save.overwrote = save.checkpoint
         if not images.taken:
+            self.past_the_end = save is None or (death.at or 1) > len(images.seen)
             if save is not None:
                 self._miss(step.text, _no_image(images, death), throttled=True)
             self._crash()
             return
         self._end_suddenly(None)
-        if self.timeline.walks:
+        if death.at is None or death.torn == "each":
             self.images = images.taken
         else:
             self._go_on_from(images.taken[0])
@@ -750,7 +774,8 @@ class Play:
         save = self._begin_save()
         with images.watched():
             self._call("save", self.life_root, save.weight_version)
-        self._end_save(save, before)
+        if not self.life.killed:
+            self._end_save(save, before)
         return save
 
     def _begin_save(self) -> SaveRecord:
@@ -802,7 +827,7 @@ class Play:
 
     def _stop(self) -> None:
         control = self.control
-        call = self.life.call("stop")
+        call = self.life.stop()
         while not call.done and self._stands_at_loader():
             # A thread that is waited for gets its batch, and with it sees that it should end.
             control.place_limit = control.numbers.place + 1

@@ -427,10 +427,11 @@ class RemoteTrainer(_Part):
     @property
     def weight_version(self) -> int:
         """Steps that the weights have behind them."""
-        version = self._version()
+        version = self.attached_version()
         return int(self._call("weight_version")) if version is None else version
 
-    def _version(self) -> int | None:
+    def attached_version(self) -> int | None:
+        """The version of weights that are in this process; None where they are not."""
         return None if self._model is None else int(counts_in(self._model)[-1])
 
     def counts(self) -> list[int]:
@@ -462,7 +463,7 @@ class RemoteTrainer(_Part):
         """Let the counts ride in a torch module, in a buffer named ``resume_audit_counts``."""
         count_in(model, [*self.counts(), self.weight_version])
         self._model = model
-        self._line.version = self._version
+        self._line.version = self.attached_version
 
     def state_dict(self) -> dict[str, Any]:
         """The weights: ``version`` and ``counts``."""

@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
@@ -121,7 +121,10 @@ class Rest:
         before = self._look.counts()
         while True:
             activity = self._control.activity
-            asleep = self._look.asleep() and not self._control.inside
+            # Who has the lock may be parked already, and others wait for it to be given back.
+            asleep = (
+                self._look.asleep() and not self._control.inside and not self._control.lock.locked()
+            )
             counts = self._look.counts()
             if asleep and counts == before and activity == self._control.activity:
                 return counts
@@ -187,11 +190,11 @@ class _Patience:
 class _Task:
     """The files of one thread, kept open."""
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, directory: str) -> None:
         self._files: list[int] = []
         try:
             for name in ("schedstat", "stat", "syscall"):
-                self._files.append(os.open(f"{_TASKS}/{thread}/{name}", os.O_RDONLY))
+                self._files.append(os.open(f"{directory}/{name}", os.O_RDONLY))
         except OSError:
             self.close()
             raise
@@ -201,10 +204,20 @@ class _Task:
         return os.pread(self._files[0], 64, 0)
 
     def asleep(self) -> bool:
-        """Whether it sleeps where it can be woken: not running, not about to run, no disk."""
+        """Whether it sleeps where it can be woken, or is dead: no running, no disk."""
+        return self._state() in b"SZX"
+
+    def dead(self) -> bool:
+        """Whether it is what a process leaves that has not been waited for."""
+        try:
+            return self._state() in b"ZX"
+        except OSError:
+            return False
+
+    def _state(self) -> bytes:
         state = os.pread(self._files[1], 512, 0)
         end = state.rindex(b")")
-        return state[end + 2 : end + 3] == b"S"
+        return state[end + 2 : end + 3]
 
     def call(self) -> list[int]:
         """Number and arguments of the system call it sleeps in; nothing while it runs."""
@@ -222,14 +235,25 @@ class ProcLook:
     Args:
         ignored: native ids of threads that are not the life's.
         parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
+        process: that is looked at; None: this one.
+        lock_at: the address at which threads of another process wait for its interpreter.
     """
 
     name = "proc"
 
-    def __init__(self, ignored: frozenset[int], parked: set[int]) -> None:
+    def __init__(
+        self,
+        ignored: frozenset[int],
+        parked: set[int],
+        *,
+        process: int | None = None,
+        lock_at: int | None = None,
+    ) -> None:
         self._ignored = ignored
         self._parked = parked
-        self._root = os.open(_TASKS, os.O_RDONLY)
+        self._process = f"/proc/{'self' if process is None else process}"
+        self._lock_at = interpreter_lock if process is None else lambda: lock_at
+        self._root = os.open(f"{self._process}/task", os.O_RDONLY)
         self._last = os.open(_LAST_BORN, os.O_RDONLY)
         self._seen: tuple[int, bytes] | None = None
         self._threads: set[int] = set()
@@ -240,18 +264,24 @@ class ProcLook:
         """Something of each thread, by native id, that changes whenever it has run."""
         born = self._births()
         if born != self._seen:
-            self._threads = {int(task) for task in os.listdir(_TASKS)} - self._ignored
+            self._threads = self._living() - self._ignored
             self._seen = born
         counts: dict[int, object] = {}
         for thread in self._threads - self._parked:
             try:
                 task = self._tasks.get(thread)
                 if task is None:
-                    task = self._tasks[thread] = _Task(thread)
+                    task = self._tasks[thread] = _Task(f"{self._process}/task/{thread}")
                 counts[thread] = task.count()
             except OSError:
                 self._forget(thread)
         return counts
+
+    def _living(self) -> set[int]:
+        try:
+            return {int(task) for task in os.listdir(f"{self._process}/task")}
+        except OSError:
+            return set()  # the process has ended
 
     def _births(self) -> tuple[int, bytes]:
         """Changes whenever a thread of this process is born or ends.
@@ -261,6 +291,10 @@ class ProcLook:
         """
         last = os.pread(self._last, 128, 0).rsplit(None, 1)[-1]
         return os.fstat(self._root).st_nlink, last
+
+    def has(self, thread: int) -> bool:
+        """Whether a thread is of this process."""
+        return thread in self._threads
 
     def asleep(self) -> bool:
         """Whether every one of them is asleep."""
@@ -287,10 +321,13 @@ class ProcLook:
             if self._untimed.get(thread) == count:
                 return None  # it has not run since it was found in a wait without a limit
             call = task.call()
-            waits = None if not call or _for_interpreter(call) else _WAITS.get(call[0])
-            left = None if waits is None else waits(call[1:])
+            works = not call or _for_interpreter(call, self._lock_at())
+            waits = None if works else _WAITS.get(call[0])
+            left = None if waits is None else waits(_Args(call[1:], f"{self._process}/mem"))
             # Its arguments are in its own memory: read while it woke, they say nothing.
-            woken = not call or _for_interpreter(call) or task.count() != count
+            woken = works or task.count() != count
+            if woken and task.dead():
+                return None
         except (OSError, KeyError):
             woken = True  # it has ended since, which is a kind of waking
         if woken:
@@ -305,7 +342,7 @@ class ProcLook:
             call = self._tasks[thread].call()
         except (OSError, KeyError):
             return True
-        return not call or _for_interpreter(call)
+        return not call or _for_interpreter(call, self._lock_at())
 
     def close(self) -> None:
         """Give back what the look holds open."""
@@ -315,18 +352,17 @@ class ProcLook:
             task.close()
 
 
-def _for_interpreter(call: list[int]) -> bool:
+def _for_interpreter(call: list[int], lock: int | None) -> bool:
     """Whether a system call is the wait for the interpreter's lock.
 
     With other threads at work, those of the project's test run too, that wait can be long: its
     thread is asleep, and wakes every few milliseconds to no avail, as a poller does.
     """
-    lock = _interpreter_lock()
     # The lock is a condition and a mutex side by side, of 48 bytes each.
     return lock is not None and call[0] == _FUTEX and abs(call[1] - lock) <= 48
 
 
-def _interpreter_lock() -> int | None:
+def interpreter_lock() -> int | None:
     """The address at which threads wait for the interpreter; None where it can't be found."""
     # On a busy machine a probe may not get to wait in time: then the next look tries again.
     while not _found and len(_tried) < MOST_PROBES:
@@ -379,46 +415,54 @@ def _words(line: bytes) -> list[int]:
     return [int(words[0]), *(int(word, 16) for word in words[1:7])]
 
 
-def _futex(args: list[int]) -> float | None:
+class _Args(list[int]):
+    """The arguments of a system call, and the memory that they may point into."""
+
+    def __init__(self, args: list[int], memory: str) -> None:
+        super().__init__(args)
+        self._memory = memory
+
+    def seconds_at(self, address: int) -> float:
+        """The length of a time that an argument points to."""
+        # Read through a file: the thread may go on meanwhile, and a pointer that is no longer
+        # valid is an error here, not a crash.
+        try:
+            with open(self._memory, "rb", buffering=0) as memory:
+                memory.seek(address)
+                seconds, nanoseconds = struct.unpack("qq", memory.read(16))
+        except (OSError, struct.error, OverflowError, ValueError):
+            return 0.0
+        return float(seconds + nanoseconds * 1e-9)
+
+
+def _futex(args: _Args) -> float | None:
     operation, pointer = args[1], args[3]
     if not pointer:
         return None
-    length = _seconds_at(pointer)
+    length = args.seconds_at(pointer)
     if operation & 0x7F == 9:  # FUTEX_WAIT_BITSET takes a point in time
         return length - (time.time() if operation & 0x100 else time.monotonic())
     return length
 
 
-def _nanosleep(args: list[int]) -> float | None:
-    length = _seconds_at(args[2])
+def _nanosleep(args: _Args) -> float | None:
+    length = args.seconds_at(args[2])
     return length - time.monotonic() if args[1] & 1 else length
 
 
-def _milliseconds(position: int) -> Callable[[list[int]], float | None]:
-    def read(args: list[int]) -> float | None:
+def _milliseconds(position: int) -> Callable[[_Args], float | None]:
+    def read(args: _Args) -> float | None:
         length = args[position] & 0xFFFFFFFF
         return None if length >= 0x80000000 else length / 1000
 
     return read
 
 
-def _timespec(position: int) -> Callable[[list[int]], float | None]:
-    return lambda args: _seconds_at(args[position]) if args[position] else None
+def _timespec(position: int) -> Callable[[_Args], float | None]:
+    return lambda args: args.seconds_at(args[position]) if args[position] else None
 
 
-def _seconds_at(address: int) -> float:
-    # Our own memory, read through a file: the thread may go on meanwhile, and a pointer that
-    # is no longer valid is an error here, not a crash.
-    try:
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
-            memory.seek(address)
-            seconds, nanoseconds = struct.unpack("qq", memory.read(16))
-    except (OSError, struct.error, OverflowError, ValueError):
-        return 0.0
-    return float(seconds + nanoseconds * 1e-9)
-
-
-_WAITS: dict[int, Callable[[list[int]], float | None]] = {
+_WAITS: dict[int, Callable[[_Args], float | None]] = {
     "x86_64": {
         202: _futex,
         230: _nanosleep,
@@ -442,6 +486,43 @@ _WAITS: dict[int, Callable[[list[int]], float | None]] = {
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 """The number of the call that waits for locks."""
+
+
+class SeveralLooks:
+    """Looks at the threads of several processes, as if they were of one.
+
+    Args:
+        looks: one a process.
+    """
+
+    name = "proc"
+
+    def __init__(self, looks: Sequence[ProcLook]) -> None:
+        self._looks = looks
+
+    def counts(self) -> dict[int, object]:
+        """Something of each thread, by native id, that changes whenever it has run."""
+        return {thread: count for look in self._looks for thread, count in look.counts().items()}
+
+    def asleep(self) -> bool:
+        """Whether every one of them is asleep."""
+        return all(look.asleep() for look in self._looks)
+
+    def timed_wait(self, thread: int) -> float | None:
+        """Seconds that a sleeping thread still waits at the most; None without a limit."""
+        return self._of(thread).timed_wait(thread)
+
+    def works(self, thread: int) -> bool:
+        """Whether a thread has woken, or only sleeps until it gets its interpreter."""
+        return self._of(thread).works(thread)
+
+    def _of(self, thread: int) -> ProcLook:
+        return next((look for look in self._looks if look.has(thread)), self._looks[0])
+
+    def close(self) -> None:
+        """Give back what the looks hold open."""
+        for look in self._looks:
+            look.close()
 
 
 class FrameLook:

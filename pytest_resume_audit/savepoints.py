@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.remote import Line
 from pytest_resume_audit.timeline import Death, Torn
 
 Before = Callable[[str, str], None]
@@ -35,7 +36,8 @@ class SavePoints:
     """Stops a save at one of its points, until it is told to go on.
 
     Args:
-        control: the life that saves.
+        calls: its ``at_call`` is told of each call into the rig: the control of the life that
+            saves, or the line to it.
         root: its checkpoint root.
         at: which point it stops at, from 1.
         thread: native id of the thread that saves, where that is known beforehand; else the
@@ -46,25 +48,28 @@ class SavePoints:
         unseen: files that changed though no operation on them was seen.
     """
 
-    def __init__(self, control: Control, root: Path, at: int, *, thread: int | None = None) -> None:
+    def __init__(
+        self, calls: Control | Line, root: Path, at: int, *, thread: int | None = None
+    ) -> None:
         self.seen: list[str] = []
         self.unseen: tuple[str, ...] = ()
         self._thread = thread
-        self._control = control
+        self._calls = calls
         self._root = root
         self._at = at
         self._goes_on = False
+        self._lock = threading.Lock()
         self._written = Written(root)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """While points are counted."""
-        self._control.at_call = self._called
+        self._calls.at_call = self._called
         try:
             with watch_files(self._root, self._about_to):
                 yield
         finally:
-            self._control.at_call = None
+            self._calls.at_call = None
             self.unseen = self._written.unseen()
 
     def inside(self, save: Callable[[], Any]) -> Callable[[], Any]:
@@ -86,6 +91,11 @@ class SavePoints:
         return bool(self._control.standing_at("point"))
 
     @property
+    def _control(self) -> Control:
+        assert isinstance(self._calls, Control)
+        return self._calls
+
+    @property
     def stopped_at(self) -> str:
         """What the point is that it stands at, or stood."""
         return self.seen[self._at - 1]
@@ -104,10 +114,16 @@ class SavePoints:
             self._point(what)
 
     def _point(self, what: str) -> None:
-        with self._control.lock:
+        with self._lock:
             self.seen.append(what)
-            if len(self.seen) == self._at:
-                self._control.wait("point", lambda: self._goes_on)
+            stands = len(self.seen) == self._at
+        if stands:
+            self._stand(what)
+
+    def _stand(self, what: str) -> None:
+        """Wait until the save may go on."""
+        with self._control.lock:
+            self._control.wait("point", lambda: self._goes_on)
 
 
 @dataclass(frozen=True)
@@ -163,10 +179,18 @@ class Images:
         """While operations are counted."""
         with watch_files(self._root, self._before):
             yield
+        self._end()
+
+    def _end(self) -> None:
+        """The save has come to its end."""
         self.unseen = self._written.unseen()
         if self._death.torn is not None:
             # Written in full, and the power fails.
             self._take(len(self.seen) + 1, "")
+
+    def last(self) -> str | None:
+        """The file that was written last, by the name it has now."""
+        return self._written.last()
 
     def _before(self, what: str, path: str) -> None:
         with self._lock:
@@ -181,12 +205,20 @@ class Images:
         if death.torn is None:
             self.taken.append(self._copy(at, before))
             return
-        cut = self._written.last()
+        cut = self.last()
+        for torn, length in self.tears(cut):
+            self.taken.append(self._copy(at, before, torn, cut or "", length))
+
+    def tears(self, cut: str | None) -> Iterator[tuple[Torn, int]]:
+        """How a file can be torn, and how long it is then.
+
+        What is no shorter than it was is no tear, and half of a byte is nothing.
+        """
         size = 0 if cut is None else os.path.getsize(self._root / cut)
-        if cut is not None and size > 0 and death.torn in ("empty", "each"):
-            self.taken.append(self._copy(at, before, "empty", cut, 0))
-        if cut is not None and size > 1 and death.torn in ("half", "each"):
-            self.taken.append(self._copy(at, before, "half", cut, size // 2))
+        if size > 0 and self._death.torn in ("empty", "each"):
+            yield "empty", 0
+        if size > 1 and self._death.torn in ("half", "each"):
+            yield "half", size // 2
 
     def _copy(
         self, at: int, before: str, torn: Torn | None = None, cut: str = "", length: int = 0

@@ -98,12 +98,15 @@ class SelfDrivenPlay(Play):
         if step.race is None:
             self._go_on()
         else:
-            points = self._points_of(step.race, saver.thread)
+            assert step.race.at is not None
+            points = self.life.points(self.life_root, step.race.at, saver.thread)
             with points.watched():
                 self._go_on()
                 self._race_at(points, step, step.race, save)
                 self._rest()
             save.unseen = points.unseen
+        if self.life.killed:
+            return save
         if not control.standing_at("saved"):
             raise Hangs(self._stands("a save does not come to its end"))
         assert control.checkpoint is not None

@@ -770,6 +770,23 @@ class Timeline:
         """
         return Timeline(_at(step, point, torn) if _walks(step) else step for step in self.steps)
 
+    def all_at(self, point: int) -> list[Timeline]:
+        """Return the timelines that play one point out of all: more than one if files are torn.
+
+        Args:
+            point: Which one, from 1.
+
+        Example:
+            >>> [one.text for one in Timeline.parse("crash in save torn each; restart").all_at(3)]
+            ... # doctest: +NORMALIZE_WHITESPACE
+            ['crash in save at 3 torn empty; restart; drain',
+             'crash in save at 3 torn half; restart; drain']
+        """
+        (step,) = (step for step in self.steps if _walks(step))
+        torn = step.in_save.torn if isinstance(step, Crash) and step.in_save else None
+        every: tuple[Torn | None, ...] = ("empty", "half") if torn == "each" else (torn,)
+        return [self.at(point, one) for one in every]
+
     def uninterrupted(self) -> Timeline:
         """Return the same finishing order without save or crash, to measure against.
 

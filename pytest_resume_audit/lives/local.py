@@ -13,14 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded, WouldBlock
 from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads
 from pytest_resume_audit.rig import Rig
-from pytest_resume_audit.savepoints import SavePoints
+from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.style import Make
+from pytest_resume_audit.timeline import Death
 
 
 class Call:
@@ -30,12 +32,20 @@ class Call:
         what: how it is named in reports.
         function: what is called, without arguments.
         control: the life it is made in.
+        told: of the call, once it has returned.
     """
 
-    def __init__(self, what: str, function: Callable[[], Any], control: Control) -> None:
+    def __init__(
+        self,
+        what: str,
+        function: Callable[[], Any],
+        control: Control,
+        told: Callable[[Call], None] | None = None,
+    ) -> None:
         self.what = what
         self.function = function
         self.control = control
+        self._told = told
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -48,7 +58,24 @@ class Call:
             raise
         except BaseException as error:
             self.fail(error)
+        self.end()
+
+    async def make_in_loop(self) -> None:
+        """Make the call, and await what it returns."""
+        try:
+            self.result = self.function()
+            if inspect.isawaitable(self.result):
+                self.result = await self.result
+        except BaseException as error:
+            self.result = None
+            self.fail(error)
+        self.end()
+
+    def end(self) -> None:
+        """Note that it has returned."""
         self.done = True
+        if self._told is not None:
+            self._told(self)
 
     def fail(self, error: BaseException) -> None:
         """Keep what the call raised; the end of its life goes on through it, to whoever made it.
@@ -63,6 +90,11 @@ class Call:
 class _InProcess(abc.ABC):
     """A life whose collector is an object of this process."""
 
+    control: Control
+    killed = False
+    """Whether it has died as it should, in the middle of a save: an object does not."""
+    gives_images = True
+    """Whether one save gives all deaths."""
     _collector: Any = None
 
     def make(self, make: Make, rig: Rig) -> Call:
@@ -95,6 +127,34 @@ class _InProcess(abc.ABC):
 
         return self._make(method, called if points is None else points.inside(called))
 
+    def stop(self) -> Call:
+        """End it gracefully."""
+        return self.call("stop")
+
+    def points(self, root: Path, at: int, thread: int | None) -> SavePoints:
+        """Where a save stops for a race.
+
+        Args:
+            root: the checkpoint root.
+            at: which point it stops at, from 1.
+            thread: native id of the thread that saves, where that is known beforehand.
+        """
+        return SavePoints(self.control, root, at, thread=thread)
+
+    def images(self, root: Path, into: Path, death: Death) -> Images:
+        """What a save leaves that dies.
+
+        Args:
+            root: the checkpoint root.
+            into: a directory for what is left.
+            death: where it dies.
+        """
+        return Images(root, into, death)
+
+    def died(self) -> BaseException | None:
+        """How it died by itself: an object can't."""
+        return None
+
     def weights(self) -> tuple[int, tuple[int, ...]]:
         """Version and counts of the weights."""
         return self._trainer.weight_version, tuple(self._trainer.counts())
@@ -113,13 +173,13 @@ class InlineLife(_InProcess):
     rest_name = "calls"
 
     def __init__(self, control: Control) -> None:
-        self._control = control
+        self.control = control
         self._before = set(threading.enumerate())
         self._thread = threading.get_native_id()
         control.inline = threading.get_ident()
 
     def _make(self, what: str, function: Callable[[], Any]) -> Call:
-        call = Call(what, function, self._control)
+        call = Call(what, function, self.control)
         call.make()
         return call
 
@@ -129,7 +189,7 @@ class InlineLife(_InProcess):
     @property
     def needs_threads(self) -> bool:
         """Whether it waits for something, or has called from another thread."""
-        return self._control.would_block or bool(self._control.callers - {self._thread})
+        return self.control.would_block or bool(self.control.callers - {self._thread})
 
     def alive(self) -> bool:
         """Whether anything in it could still act by itself: it acts only when it is called."""
@@ -145,7 +205,7 @@ class InlineLife(_InProcess):
         Returns:
             The threads that it leaves behind: none, or it would not have been played inline.
         """
-        self._control.end()
+        self.control.end()
         return ()
 
     def has_threads(self) -> bool:
@@ -170,7 +230,8 @@ class ThreadedLife(_InProcess):
         self._look = look_at(native_threads(), control.parked)
         self._rest = Rest(control, self._look, deadline)
         self._before = set(threading.enumerate())
-        self._helper = _LoopHelper(control) if loop else _Helper(control, "calls")
+        self._helper = helper_of(control, loop=loop)
+        self._helper.start("loop" if loop else "calls")
         self._helpers = [self._helper]
         control.courier = self._deliver
 
@@ -190,7 +251,8 @@ class ThreadedLife(_InProcess):
     def _deliver(self, complete: Callable[[], None]) -> None:
         """Complete a future in a thread of its own: its callbacks are the collector's code."""
         if len(self._helpers) == 1:
-            self._helpers.append(_Helper(self.control, "answers"))
+            self._helpers.append(Helper(self.control))
+            self._helpers[1].start("answers")
         self._helpers[1].post(complete)
 
     def rest(self, *, conclude: bool = False) -> None:
@@ -266,17 +328,25 @@ class ThreadedLife(_InProcess):
         return not self._mortals()
 
 
-class _Helper:
-    """A thread that does one job after another, and stands still, seen to do so, in between."""
+class Helper:
+    """Does one job after another, and stands still, seen to do so, in between.
 
-    def __init__(self, control: Control, name: str) -> None:
+    Args:
+        control: the life it works for.
+    """
+
+    def __init__(self, control: Control) -> None:
         self._control = control
         self._jobs: deque[Callable[[], None] | None] = deque()
         self._signal = threading.Lock()
         self._signal.acquire()
         self._idle = False
         self.busy = False
-        self.thread = threading.Thread(target=self._run, name=f"resume-audit {name}", daemon=True)
+        self.thread = threading.current_thread()
+
+    def start(self, name: str) -> None:
+        """Do the jobs in a thread of their own."""
+        self.thread = threading.Thread(target=self.run, name=f"resume-audit {name}", daemon=True)
         self.thread.start()
 
     def post(self, job: Callable[[], None] | None) -> None:
@@ -292,6 +362,7 @@ class _Helper:
                 self._signal.release()
 
     def close(self) -> None:
+        """Let it end, once its jobs are done."""
         self.post(None)
 
     def _next(self) -> Callable[[], None] | None:
@@ -305,7 +376,8 @@ class _Helper:
         self._signal.acquire()
         return self._jobs.popleft()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Do the jobs in this thread, until it is closed."""
         while (job := self._next()) is not None:
             try:
                 job()
@@ -314,12 +386,12 @@ class _Helper:
         self.busy = False
 
 
-class _LoopHelper(_Helper):
+class LoopHelper(Helper):
     """A helper whose jobs run in an event loop, one after the other; coroutines are awaited."""
 
     def __init__(self, control: Control) -> None:
         self._loop = asyncio.new_event_loop()
-        super().__init__(control, "loop")
+        super().__init__(control)
 
     def post(self, job: Callable[[], None] | None) -> None:
         with self._control.lock:
@@ -329,6 +401,7 @@ class _LoopHelper(_Helper):
             self._loop.call_soon_threadsafe(self._begin, job)
 
     def close(self) -> None:
+        """Let its loop end."""
         self._control.end_loop(self._loop)
 
     def _begin(self, job: Callable[[], None] | None) -> None:
@@ -337,19 +410,13 @@ class _LoopHelper(_Helper):
 
     async def _do(self, job: Callable[[], None]) -> None:
         call: Call = job.__self__  # type: ignore[attr-defined]
-        call.make()
-        if inspect.isawaitable(call.result):
-            awaitable, call.result, call.done = call.result, None, False
-            try:
-                call.result = await awaitable
-            except BaseException as error:
-                call.fail(error)
-            call.done = True
+        await call.make_in_loop()
         with self._control.lock:
             self.busy = False
             self._control.activity += 1
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run the loop in this thread, until it is closed."""
         asyncio.set_event_loop(self._loop)
         try:
             with contextlib.suppress(LifeEnded):
@@ -378,6 +445,11 @@ class _LoopHelper(_Helper):
             with contextlib.suppress(LifeEnded):
                 self._loop.run_forever()
                 flushed = True
+
+
+def helper_of(control: Control, *, loop: bool) -> Helper:
+    """What makes the calls into a collector; in a loop where its methods are coroutines."""
+    return LoopHelper(control) if loop else Helper(control)
 
 
 _TRIES = 2

@@ -80,6 +80,10 @@ class Overheard:
         self.warned = self.warned or found
         return found
 
+    def hear_warning(self, message: warnings.WarningMessage) -> None:
+        """Keep a warning that was given elsewhere, for :meth:`warn_again`."""
+        self._warnings.append(message)
+
     def warn_again(self) -> None:
         """Give the warnings of the lives once more, under the filters of whoever called us.
 

@@ -36,6 +36,8 @@ class RigServer:
     Attributes:
         address: where it listens.
         key: that it asks for.
+        point_reached: the point of a save that it last stood at.
+        goes_on: whether it may go on from there.
     """
 
     def __init__(
@@ -96,6 +98,10 @@ class RigServer:
             ("rig", "stand_at_point"): self._stand_at_point,
         }
         threading.Thread(target=self._accept, name="resume-audit server", daemon=True).start()
+
+    def forget_point(self) -> None:
+        """Let the next save stand at its point."""
+        self.goes_on, self.point_reached = False, ""
 
     def send(self, connection: Connection, *words: Any) -> None:
         """Say something to a process; nobody hears it when that has gone."""

@@ -1,0 +1,240 @@
+"""What runs in the process of a life: the collector, and a thread that makes the calls into it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pytest_resume_audit.control import Control
+from pytest_resume_audit.lives.local import Call, helper_of, place_of
+from pytest_resume_audit.lives.overheard import Overheard
+from pytest_resume_audit.numbering import Numbering
+from pytest_resume_audit.remote import Line, RemoteRig, line_to, portable
+from pytest_resume_audit.rest import interpreter_lock
+from pytest_resume_audit.savepoints import Images, SavePoints
+from pytest_resume_audit.setup import Setup
+from pytest_resume_audit.timeline import Death
+
+STOP = 0
+"""The number of the call that a SIGTERM makes."""
+
+
+def live(address: str, key: bytes, setup: Setup, make: bytes, loop: bool, everything: bool) -> None:
+    """Be a life, until it is stopped or killed.
+
+    Args:
+        address: of the server of its rig.
+        key: that it asks for.
+        setup: the sizes.
+        make: pickled: makes a collector from a rig.
+        loop: whether the collector's methods are coroutines.
+        everything: whether to hear logging and output too.
+    """
+    line = line_to(address, key)
+    with _Heard(line, everything=everything):
+        _Life(line, setup, make, loop=loop).run()
+
+
+class _Life:
+    """The life: commands come over the line, and are done one after the other."""
+
+    def __init__(self, line: Line, setup: Setup, make: bytes, *, loop: bool) -> None:
+        self._line = line
+        self._make = make
+        self._rig = RemoteRig(line, setup)
+        self._before = set(threading.enumerate())
+        # It makes calls, and nothing else: no gate of it is ever used.
+        self._control = Control(setup, Numbering())
+        self._helper = helper_of(self._control, loop=loop)
+        self._collector: Any = None
+        self._watch: _Watch | None = None
+
+    def run(self) -> None:
+        """Do what is said, in the main thread, until it is stopped."""
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminated)
+        self._line.on_command = self._command
+        self._line.tell("begun", os.getpid(), interpreter_lock())
+        self._helper.run()
+
+    def _terminated(self, number: int, frame: object) -> None:
+        # Not here: the handler may have come in the middle of what it would wait for.
+        threading.Thread(target=self._stop, name="resume-audit stop").start()
+
+    def _stop(self) -> None:
+        def stopped(call: Call) -> None:
+            self._return_to(STOP)(call)
+            self._helper.close()
+
+        self._post("stop", self._method("stop", (), {}), stopped)
+
+    def _command(self, words: tuple[Any, ...]) -> None:
+        """In the thread that reads the line: what takes no time is done at once."""
+        what, number, *rest = words
+        if what == "make":
+            self._post("the collector's __init__", self._made, self._return_to(number))
+        elif what == "call":
+            method, args, kwargs = rest
+            function = self._method(method, args, kwargs)
+            if self._watch is not None and self._watch.points is not None:
+                function = self._watch.points.inside(function)
+            self._post(method, function, self._return_to(number))
+        else:
+            at_once: dict[str, Callable[..., Any]] = {
+                "weights": self._weights,
+                "threads": self._threads,
+                "watch": self._begin_watch,
+                "unwatch": self._end_watch,
+            }
+            try:
+                self._line.tell("returned", number, True, at_once[what](*rest))
+            except BaseException as error:
+                self._line.tell("returned", number, False, portable(error))
+
+    # -- calls into the collector --------------------------------------------------------------
+
+    def _post(self, what: str, function: Callable[[], Any], done: Callable[[Call], None]) -> None:
+        self._helper.post(Call(what, function, self._control, done).make)
+
+    def _return_to(self, number: int) -> Callable[[Call], None]:
+        def told(call: Call) -> None:
+            if call.error is not None:
+                self._line.tell("returned", number, False, portable(call.error))
+                return
+            try:
+                self._line.tell("returned", number, True, call.result)
+            except (pickle.PicklingError, TypeError, AttributeError):
+                # What a method returns that needs not return anything is of no matter.
+                self._line.tell("returned", number, True, None)
+
+        return told
+
+    def _made(self) -> type[Any]:
+        self._collector = pickle.loads(self._make)(self._rig)
+        return type(self._collector)
+
+    def _method(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Any]:
+        return lambda: getattr(self._collector, method)(*args, **kwargs)
+
+    # -- what is asked of it -------------------------------------------------------------------
+
+    def _weights(self) -> tuple[int, tuple[int, ...]] | None:
+        """Version and counts, where they are counted in this process."""
+        trainer = self._rig.trainer
+        version = trainer.attached_version()
+        return None if version is None else (version, tuple(trainer.counts()))
+
+    def _threads(self) -> list[tuple[int, str, str]]:
+        """Native id, name and place of each thread of the collector."""
+        frames = sys._current_frames()
+        return [
+            (thread.native_id or 0, thread.name, place_of(frames.get(thread.ident or 0)))
+            for thread in threading.enumerate()
+            if thread not in self._before and not thread.name.startswith("resume-audit")
+        ]
+
+    def _begin_watch(self, root: Path, at: int | None, death: Death | None) -> None:
+        self._watch = _Watch(self._line, root, at, death)
+
+    def _end_watch(self) -> tuple[list[str], tuple[str, ...], str | None]:
+        assert self._watch is not None
+        watch, self._watch = self._watch, None
+        return watch.close()
+
+
+class _Watch:
+    """What is watched in a save: its points, for a race, or its file operations, for a death."""
+
+    def __init__(self, line: Line, root: Path, at: int | None, death: Death | None) -> None:
+        self._stack = ExitStack()
+        self.points: SavePoints | None = None
+        self._images: Images | None = None
+        if death is None:
+            assert at is not None
+            self.points = _Points(line, root, at)
+            self._stack.enter_context(self.points.watched())
+        else:
+            self._images = _Deaths(line, root, death)
+            self._stack.enter_context(self._images.watched())
+
+    def close(self) -> tuple[list[str], tuple[str, ...], str | None]:
+        """What was seen, what changed unseen, and the file that was written last."""
+        self._stack.close()
+        if self.points is not None:
+            return self.points.seen, self.points.unseen, None
+        assert self._images is not None
+        return self._images.seen, self._images.unseen, self._images.last()
+
+
+class _Points(SavePoints):
+    """Stops a save at the gate of the process that audits."""
+
+    def __init__(self, line: Line, root: Path, at: int) -> None:
+        super().__init__(line, root, at)
+        self._line = line
+
+    def _stand(self, what: str) -> None:
+        self._line.call("rig", "stand_at_point", what)
+
+
+class _Deaths(Images):
+    """Kills the process at a file operation of a save, instead of keeping an image of it."""
+
+    def __init__(self, line: Line, root: Path, death: Death) -> None:
+        super().__init__(root, root, death)
+        self._line = line
+
+    def _take(self, at: int, before: str) -> None:
+        cut = self.last()
+        dies = self._death.torn is None or any(self.tears(cut))
+        if self._death.at == at and before and dies:
+            # What is written to a socket is there, whatever becomes of the writer.
+            self._line.tell("dies", before, cut)
+            os.killpg(0, signal.SIGKILL)
+
+
+class _Heard(Overheard):
+    """Hears what goes on outside of calls, and tells of it."""
+
+    def __init__(self, line: Line, *, everything: bool) -> None:
+        super().__init__(everything=everything)
+        self._line = line
+        self.errors = _Telling(lambda error: line.tell("raised", portable(error)))
+        self._warnings = _Telling(self._tell_warning)
+
+    def hear(self, text: str) -> bool:
+        """Tell of every text: what is looked for is known elsewhere."""
+        with contextlib.suppress(Exception):
+            self._line.tell("said", text)
+        return False
+
+    def _tell_warning(self, message: warnings.WarningMessage) -> None:
+        words = (str(message.message), message.category, message.filename, message.lineno)
+        with contextlib.suppress(Exception):
+            self._line.tell("warned", *words)
+
+
+class _Telling(list[Any]):
+    """A list that tells of what is put into it."""
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def append(self, item: Any) -> None:
+        self._tell(item)
+
+
+faulthandler.enable()

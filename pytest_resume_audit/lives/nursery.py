@@ -1,0 +1,192 @@
+"""Where the processes of lives come from: one that has the user's modules loaded, and forks.
+
+To import torch takes a second or two; to fork a process that has it a few milliseconds.
+
+    python -m pytest_resume_audit.lives.nursery DESCRIPTOR
+
+It is given a socket. What it is sent are modules to import, once, and then requests; what it sends
+back are process ids and how they ended. When the socket is closed it ends, and so do its children.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any
+
+START = 120.0
+"""Seconds that the modules may take to be imported."""
+
+
+class NurseryError(RuntimeError):
+    """No process for a life can be had."""
+
+
+class Nursery:
+    """A process that forks the processes of lives.
+
+    Args:
+        modules: to be imported in it, before any life begins.
+
+    Raises:
+        NurseryError: when it doesn't come up.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        self._connection = Connection(ours.detach())
+        atexit.register(self.close)
+        self._ask(("import", list(sys.path), os.getcwd(), list(modules)), START)
+
+    def fork(self, *payload: Any, output: str) -> int:
+        """Begin the process of a life.
+
+        Args:
+            payload: what :func:`pytest_resume_audit.lives.child.live` is given.
+            output: a file for what it prints.
+
+        Returns:
+            Its process id.
+        """
+        return int(self._ask(("fork", payload, output)))
+
+    def wait(self, pid: int) -> int:
+        """Wait until a process of it has ended; how it did, as ``os.waitstatus_to_exitcode``."""
+        return int(self._ask(("wait", pid)))
+
+    def close(self) -> None:
+        """End it, and every process that it has forked."""
+        atexit.unregister(self.close)
+        self._connection.close()
+        self._process.wait()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there."""
+        return self._process.poll() is None
+
+    def _ask(self, request: tuple[Any, ...], timeout: float = 30.0) -> Any:
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(timeout):
+                raise NurseryError(f"no process for a life came up within {timeout:g} s")
+            ok, value = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise NurseryError(f"the process that forks lives has died: {error!r}") from error
+        if not ok:
+            raise NurseryError(str(value))
+        return value
+
+
+@lru_cache(maxsize=8)
+def _nursery(modules: tuple[str, ...], path: tuple[str, ...]) -> Nursery:
+    return Nursery(modules)
+
+
+def nursery_of(*modules: str) -> Nursery:
+    """The nursery of this session that has these modules."""
+    found = _nursery(modules, tuple(sys.path))
+    if not found.alive:
+        _nursery.cache_clear()
+        found = _nursery(modules, tuple(sys.path))
+    return found
+
+
+# --- in the process itself ------------------------------------------------------------------------
+
+
+def die_with_parent() -> None:
+    """Have the system kill this process when the one that forked it dies, where it can."""
+    if sys.platform.startswith("linux"):
+        pr_set_pdeathsig = 1
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def main(descriptor: int) -> None:
+    """Fork until nobody asks any more."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever audits to act on
+    connection = Connection(descriptor)
+    children: set[int] = set()
+    try:
+        while True:
+            what, *words = connection.recv()
+            try:
+                value = _REQUESTS[what](*words)
+            except Exception as error:
+                connection.send((False, f"{type(error).__name__}: {error}"))
+                continue
+            if what == "fork":
+                if value == 0:
+                    connection.close()
+                    _live(*words)
+                children.add(value)
+            elif what == "wait":
+                children.discard(words[0])
+            connection.send((True, value))
+    except (EOFError, OSError):
+        for child in children:
+            with contextlib.suppress(OSError):
+                os.killpg(child, signal.SIGKILL)
+
+
+def _import(path: list[str], directory: str, modules: list[str]) -> None:
+    from pytest_resume_audit.lives import child  # noqa: F401
+    from pytest_resume_audit.rest import interpreter_lock
+
+    sys.path[:] = path
+    os.chdir(directory)
+    for module in modules:
+        importlib.import_module(module)
+    interpreter_lock()  # its forks have it at the same address
+    gc.collect()
+    gc.freeze()
+
+
+def _fork(payload: tuple[Any, ...], output: str) -> int:
+    return os.fork()
+
+
+def _wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+_REQUESTS: dict[str, Callable[..., Any]] = {"import": _import, "fork": _fork, "wait": _wait}
+
+
+def _live(payload: tuple[Any, ...], output: str) -> None:
+    """What a fork does: it is a life, and never comes back but to end as any process does."""
+    from pytest_resume_audit.lives.child import live
+
+    os.setsid()
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    live(*payload)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,369 @@
+"""A life in a process of its own: a crash kills it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from pytest_resume_audit.control import Control
+from pytest_resume_audit.lives.child import STOP
+from pytest_resume_audit.lives.local import Call
+from pytest_resume_audit.lives.nursery import nursery_of
+from pytest_resume_audit.lives.overheard import Overheard
+from pytest_resume_audit.lives.server import RigServer
+from pytest_resume_audit.remote import arrived
+from pytest_resume_audit.rest import ProcLook, Rest, SeveralLooks, native_threads
+from pytest_resume_audit.rig import Rig
+from pytest_resume_audit.savepoints import Images, SavePoints
+from pytest_resume_audit.style import Make
+from pytest_resume_audit.timeline import Death
+
+_LINES = 20
+"""Lines of what a life printed last that are told of one that died by itself."""
+
+
+class LifeDied(RuntimeError):
+    """The process of a life has ended by itself: how, and what it printed last."""
+
+
+class ProcessLife:
+    """A life in a child process, watched from this one.
+
+    Its rig is here: what the collector does to it is known here before its call returns. The
+    process is forked by one that has the collector's module loaded.
+
+    Args:
+        control: the life's gates.
+        deadline: seconds without progress that its rest is waited for.
+        root: a directory for what it prints.
+        overheard: is told of what it raises and warns of outside of calls.
+        loop: whether the collector's methods are coroutines.
+        everything: whether its logging and output are heard too.
+    """
+
+    needs_threads = False
+    gives_images = False
+    rest_name = "proc"
+
+    def __init__(
+        self,
+        control: Control,
+        deadline: float,
+        root: Path,
+        overheard: Overheard,
+        *,
+        loop: bool,
+        everything: bool,
+    ) -> None:
+        self.control = control
+        self.killed = False
+        self._deadline = deadline
+        self._overheard = overheard
+        self._loop = loop
+        self._everything = everything
+        self._output = root / f"output-{threading.get_ident()}-{id(self)}"
+        self._ours = native_threads()
+        self._calls: dict[int, Call] = {}
+        self._answers: dict[int, tuple[bool, Any]] = {}
+        self._heard = threading.Condition()
+        self._last = 0
+        self._pid = 0
+        self._connection: Connection | None = None
+        self._gone = False
+        self._ended: int | None = None
+        self._ending = False
+        self._death: tuple[str, str | None] | None = None
+        self._lock_at: int | None = None
+
+    # -- the process ---------------------------------------------------------------------------
+
+    def make(self, make: Make, rig: Rig) -> Call:
+        """Begin the process, and make the collector in it; its class is what the call comes to."""
+        self._rig = rig
+        self.server = RigServer(rig, self.control, self._hear)
+        self._nursery = nursery_of(*_modules(make))
+        self._pid = self._nursery.fork(
+            self.server.address,
+            self.server.key,
+            self.control.setup,
+            pickle.dumps(make),
+            self._loop,
+            self._everything,
+            output=str(self._output),
+        )
+        with self._heard:
+            self._heard.wait_for(lambda: self._connection is not None or self._gone, 30.0)
+        looks = [ProcLook(self._ours, self.control.parked)]
+        if self._connection is not None:
+            theirs = ProcLook(
+                frozenset(), self.control.parked, process=self._pid, lock_at=self._lock_at
+            )
+            looks.append(theirs)
+        self._look = SeveralLooks(looks)
+        self._rest = Rest(self.control, self._look, self._deadline)
+        return self._command("the collector's __init__", "make")
+
+    def call(
+        self, method: str, *args: Any, points: SavePoints | None = None, **kwargs: Any
+    ) -> Call:
+        """Call a method of the collector, and wait until the life is at rest."""
+        return self._command(method, "call", method, args, kwargs)
+
+    def _command(self, named: str, what: str, *words: Any) -> Call:
+        call = Call(named, lambda: None, self.control)
+        with self.control.lock:
+            self.control.activity += 1
+            self._last += 1
+            self._calls[self._last] = call
+            if self._gone:
+                call.done = True
+        self._send(what, self._last, *words)
+        self.rest()
+        return call
+
+    def _send(self, *words: Any) -> None:
+        if self._connection is not None:
+            self.server.send(self._connection, 0, *words)
+
+    def ask(self, what: str, *words: Any) -> Any:
+        """Ask what is answered at once, whatever the collector does meanwhile."""
+        self._last += 1
+        number = self._last
+        self._send(what, number, *words)
+        with self._heard:
+            self._heard.wait_for(lambda: number in self._answers or self._gone, self._deadline)
+            ok, value = self._answers.pop(number, (False, None))
+        if ok:
+            return value
+        if value is not None:
+            raise arrived(*value)
+        raise self.died() or LifeDied("its process does not answer")
+
+    # -- what it says --------------------------------------------------------------------------
+
+    def _hear(self, connection: Connection, words: tuple[Any, ...] | None) -> None:
+        """In the thread that reads what comes from it."""
+        with self._heard:
+            if words is None:
+                if connection is self._connection:
+                    self._is_gone()
+            elif words[0] == "begun":
+                _, self._pid, self._lock_at = words
+                self._connection = connection
+            elif words[0] == "returned":
+                self._returned(*words[1:])
+            elif words[0] == "dies":
+                _, before, cut = words
+                self._death = before, cut
+            elif words[0] == "said":
+                self._overheard.hear(words[1])
+            elif words[0] == "raised":
+                self._overheard.errors.append(arrived(*words[1]))
+            elif words[0] == "warned":
+                self._warned(*words[1:])
+            self.control.activity += 1
+            self._heard.notify_all()
+
+    def _returned(self, number: int, ok: bool, value: Any) -> None:
+        call = self._calls.pop(number, None)
+        if call is None:
+            self._answers[number] = ok, value
+            return
+        if ok:
+            call.result = value
+        else:
+            call.error = arrived(*value)
+        call.done = True
+
+    def _warned(self, text: str, category: type[Warning], filename: str, lineno: int) -> None:
+        if not self._overheard.hear(f"{category.__name__}: {text}"):
+            message = warnings.WarningMessage(text, category, filename, lineno)
+            self._overheard.hear_warning(message)
+
+    def _is_gone(self) -> None:
+        self._gone = True
+        self.killed = self._death is not None
+        for call in self._calls.values():
+            call.done = True
+
+    def died(self) -> BaseException | None:
+        """How it died by itself, if it did."""
+        if not self._gone or self._ending or self.killed:
+            return None
+        code = self._wait()
+        how = f"exit status {code}" if code >= 0 else _signal(-code)
+        printed = self.printed().splitlines()[-_LINES:]
+        said = "".join(f"\n    {line}" for line in printed)
+        return LifeDied(
+            f"its process died by itself: {how}" + (f"; it printed last:{said}" if said else "")
+        )
+
+    def _wait(self) -> int:
+        if self._ended is None:
+            self._ended = self._nursery.wait(self._pid)
+        return self._ended
+
+    def printed(self) -> str:
+        """What it has printed."""
+        with contextlib.suppress(OSError):
+            return self._output.read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    # -- what is asked of it -------------------------------------------------------------------
+
+    def weights(self) -> tuple[int, tuple[int, ...]]:
+        """Version and counts of the weights, wherever they are."""
+        there: tuple[int, tuple[int, ...]] | None = self.ask("weights")
+        trainer = self._rig.trainer
+        return (trainer.weight_version, tuple(trainer.counts())) if there is None else there
+
+    def rest(self, *, conclude: bool = False) -> None:
+        """Wait until the life is at rest."""
+        self._rest.wait(conclude=conclude)
+
+    def alive(self) -> bool:
+        """Whether anything in it could still act by itself."""
+        return bool(self._calls) or bool(self.ask("threads"))
+
+    def whereabouts(self) -> list[str]:
+        """What each of its threads waits for, sorted by name."""
+        standing = {w.thread: w.gate for w in self.control.waiters if w.thread is not None}
+        try:
+            threads = self.ask("threads")
+        except Exception as error:
+            return [str(error)]
+        return sorted(
+            f"thread {name!r} "
+            + (
+                f"stands at the {standing[native]}'s gate"
+                if native in standing
+                else f"is in {where}"
+            )
+            for native, name, where in threads
+        )
+
+    def stop(self) -> Call:
+        """Send it a SIGTERM; the call is done when the collector's own stop is, or it has ended."""
+        call = Call("stop", lambda: None, self.control)
+        with self._heard:
+            self._ending = True
+            self._calls[STOP] = call
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+        self.rest()
+        return call
+
+    def end(self) -> tuple[str, ...]:
+        """Kill it, and whatever it has started.
+
+        Returns:
+            The threads that it leaves behind: none.
+        """
+        self._ending = True
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._wait()
+        self.control.end()
+        if self._pid:
+            self.server.close()
+            self._look.close()
+        return ()
+
+    # -- saves ---------------------------------------------------------------------------------
+
+    def points(self, root: Path, at: int, thread: int | None) -> _Points:
+        """Where a save stops for a race."""
+        return _Points(self, root, at)
+
+    def images(self, root: Path, into: Path, death: Death) -> _Death:
+        """What a save leaves that is killed."""
+        return _Death(self, root, into, death)
+
+    def kill(self, before: str, cut: str | None) -> None:
+        """Kill it here and now, in the middle of a save that has done all it does."""
+        with self._heard:
+            self._death = before, cut
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        with self._heard:
+            self._heard.wait_for(lambda: self._gone, self._deadline)
+
+    @property
+    def death(self) -> tuple[str, str | None] | None:
+        """Before which operation it died, and the file that it wrote last."""
+        return self._death if self._gone else None
+
+
+class _Points(SavePoints):
+    """The points of a save in another process."""
+
+    def __init__(self, life: ProcessLife, root: Path, at: int) -> None:
+        super().__init__(life.control, root, at)
+        self._life = life
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While points are counted."""
+        self._life.server.forget_point()
+        self._life.ask("watch", self._root, self._at, None)
+        yield
+        self.seen, self.unseen, _ = self._life.ask("unwatch")
+
+    @property
+    def stopped_at(self) -> str:
+        """What the point is that it stands at, or stood."""
+        return self._life.server.point_reached
+
+    def go_on(self) -> None:
+        """Let the save go on."""
+        self._life.server.goes_on = True
+        self._life.control.open_gates()
+
+
+class _Death(Images):
+    """The death of a save in another process."""
+
+    def __init__(self, life: ProcessLife, root: Path, into: Path, death: Death) -> None:
+        super().__init__(root, into, death)
+        self._life = life
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While operations are counted."""
+        life, death = self._life, self._death
+        life.ask("watch", self._root, None, death)
+        yield
+        if life.death is None:
+            self.seen, self.unseen, cut = life.ask("unwatch")
+            behind = len(self.seen) + 1
+            if death.torn is None or death.at != behind or not any(self.tears(cut)):
+                return
+            life.kill("", cut)
+        assert life.death is not None
+        before, cut = life.death
+        assert death.at is not None  # of all deaths each is played by itself
+        if death.torn is None:
+            self.taken.append(self._copy(death.at, before))
+        for torn, length in self.tears(cut):
+            self.taken.append(self._copy(death.at, before, torn, cut or "", length))
+
+
+def _modules(make: Make) -> list[str]:
+    """The modules that a collector is made from."""
+    return [make.__module__] if hasattr(make, "__module__") else []
+
+
+def _signal(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(number).name}"
+    return f"killed by signal {number}"

@@ -18,8 +18,9 @@ from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
+from pytest_resume_audit.lives.kinds import LifeKind, not_importable
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.play import LifeKind, Play
+from pytest_resume_audit.play import Play
 from pytest_resume_audit.self_driven import SelfDrivenPlay
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle
@@ -67,6 +68,8 @@ def run(
     if life not in get_args(LifeKind):
         kinds = ", ".join(map(repr, get_args(LifeKind)))
         raise TypeError(f"life is one of {kinds}, not {life!r}")
+    if life == "process" and (why := not_importable(collector)):
+        raise TypeError(why)
     is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline < float("inf"):
         raise TypeError(f"deadline is a number of seconds above 0, not {deadline!r}")
@@ -148,7 +151,7 @@ class _Audit:
         """What the uninterrupted run does; and that run itself where it came to no end."""
         timeline = self.asked.uninterrupted or self.asked.timeline.uninterrupted()
         known = _references.setdefault(self.make, {}) if _can_remember(self.make) else {}
-        key = (timeline, self.setup)
+        key = (timeline, self.setup, self.life)
         if key not in known:
             (run,) = self._play_well(timeline, None)
             played = run.played
@@ -205,7 +208,7 @@ class _Audit:
                     gated=gated,
                     style=self.style,
                     deadline=self.deadline,
-                    life="local" if reference is None else self.life,
+                    life=self.life,
                 )
                 try:
                     run = self._played(play)
@@ -248,7 +251,7 @@ class _Run(NamedTuple):
 
 
 _references: WeakKeyDictionary[
-    Any, dict[tuple[Timeline, Setup], tuple[Reference, type[AnyCollector]]]
+    Any, dict[tuple[Timeline, Setup, LifeKind], tuple[Reference, type[AnyCollector]]]
 ] = WeakKeyDictionary()
 """The uninterrupted runs of each collector: many timelines have the same one."""
 

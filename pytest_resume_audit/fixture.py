@@ -103,6 +103,7 @@ class ResumeAudit:
             case.timeline,
             setup=case.setup,
             deadline=DEADLINE if case.deadline is None else case.deadline,
+            life=case.life,
         )
         if not (report.passed if expect is None else report.verdict == expect):
             raise AuditFailed(self._message(report, expect), report)

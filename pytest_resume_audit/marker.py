@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pytest
 
 from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
+from pytest_resume_audit.lives.kinds import LifeKind, not_importable
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import Timeline, TimelineError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 AnyTimeline = Timeline | NamedTimeline
 
 ARGUMENTS = ("collector", "timelines", "setup", "life", "deadline")
-LIVES = ("local",)
+LIVES: tuple[LifeKind, ...] = get_args(LifeKind)
 """The kinds of life that there are."""
 
 CUSTOM = "custom"
@@ -46,6 +47,7 @@ NOTHING_LEFT = (
     "none is left, as each needs a legacy checkpoint, and {name} does not override `downgrade`, "
     "which writes one"
 )
+NO_SUCH_LIFE = "{name} has no life {life!r}: its lives are {lives}"
 SOME_TIMELINE = (
     "allowed are a script such as 'hand_out 12; save; crash; restart', a Timeline, a "
     "NamedTimeline, a list of them, a dict of them by id, and the names {names}"
@@ -84,18 +86,22 @@ class Case:
         of: how many timelines the test plays in all.
         matrix: the matrix that the timeline comes from; None: the marker has it by itself.
         chosen: whether the command line or the configuration file says which matrix that is.
+        chosen_life: whether the command line says which life it is.
+        excluded: why it is not played, as the collector's declarations say; empty: it is.
     """
 
     id: str
     timeline: AnyTimeline
     collector: Make | None
     setup: Setup | None
-    life: str
+    life: LifeKind
     deadline: float | None
     overridden: bool
     of: int = 1
     matrix: str | None = None
     chosen: bool = False
+    chosen_life: bool = False
+    excluded: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,12 +113,14 @@ class Override:
         deadline: for tests whose marker has none.
         matrix: of the command line: wherever a marker names a matrix, or no timelines at all.
         configured_matrix: of the configuration file: where a marker names no timelines at all.
+        life: where a marker names none.
     """
 
     timeline: tuple[str, AnyTimeline] | None = None
     deadline: float | None = None
     matrix: str | None = None
     configured_matrix: str | None = None
+    life: LifeKind | None = None
 
 
 def override(
@@ -121,6 +129,7 @@ def override(
     configured: float | None,
     matrix: str | None = None,
     configured_matrix: str | None = None,
+    life: str | None = None,
 ) -> Override:
     """Check the options.
 
@@ -130,6 +139,7 @@ def override(
         configured: the deadline of the configuration file.
         matrix: of the command line.
         configured_matrix: of the configuration file.
+        life: of the command line.
 
     Raises:
         pytest.UsageError: for one that can't be.
@@ -148,7 +158,9 @@ def override(
             if timeline is not None:
                 played = _one(timeline, NAMED)
                 one = (played.name if isinstance(played, NamedTimeline) else CUSTOM, played)
-        return Override(one, seconds, matrix, configured_matrix)
+        with _about("--resume-audit-life"):
+            chosen = None if life is None else _life(life)
+        return Override(one, seconds, matrix, configured_matrix, chosen)
     except ArgumentError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -202,7 +214,7 @@ def wrong_with(collector: object, life: str) -> str | None:
             missing = ", ".join(sorted(collector.__abstractmethods__))
             return f"{name} is abstract, it needs the methods {missing}"
         if life not in collector.lives:
-            return f"{name} has no life {life!r}: its lives are {collector.lives}"
+            return NO_SUCH_LIFE.format(name=name, life=life, lives=collector.lives)
     if not callable(collector):
         return (
             f"{_SHORT.repr(collector)} is no collector: allowed are a class derived from "
@@ -214,7 +226,7 @@ def wrong_with(collector: object, life: str) -> str | None:
         return f"{name} can't be called with a rig alone: {error}"
     except ValueError:
         pass  # something built in, which doesn't tell what it takes
-    return None
+    return None if life == "local" else not_importable(collector)
 
 
 # --- the arguments ------------------------------------------------------------------------------
@@ -235,10 +247,17 @@ def _by_name(mark: pytest.Mark) -> dict[str, Any]:
 
 def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     collector, setup = arguments.get("collector"), arguments.get("setup")
-    life, deadline = arguments.get("life", "local"), arguments.get("deadline")
+    deadline = arguments.get("deadline")
     with _about("life"):
-        if life not in LIVES:
-            raise ArgumentError(f"{_SHORT.repr(life)} is unknown{_near(life, LIVES)}")
+        life = _life(arguments.get("life", "local"))
+    if given.life is not None and "life" not in arguments:
+        life = given.life
+        lives = getattr(collector, "lives", (life,)) if isinstance(collector, type) else (life,)
+        if life not in lives:
+            # What its declarations exclude is no mistake of whoever chose a life for all.
+            why = NO_SUCH_LIFE.format(name=_name(collector), life=life, lives=lives)
+            case = Case("no-life", NAMED["clean"], collector, None, life, None, False)
+            return [replace(case, excluded=why)]
     with _about("collector"):
         if collector is not None and (wrong := wrong_with(collector, life)):
             raise ArgumentError(wrong)
@@ -278,6 +297,7 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
             of=len(able),
             matrix=found.matrix,
             chosen=found.matrix is not None and chosen is not None,
+            chosen_life=given.life is not None and "life" not in arguments,
         )
         for name, found in able.items()
     ]
@@ -380,6 +400,12 @@ def _one(value: object, names: Collection[str]) -> AnyTimeline:
         raise ArgumentError(
             f"{_SHORT.repr(value)} is no name{_near(value, names)}\nand no script: {error}"
         ) from None
+
+
+def _life(value: object) -> LifeKind:
+    if value not in LIVES:
+        raise ArgumentError(f"{_SHORT.repr(value)} is unknown{_near(value, LIVES)}")
+    return value
 
 
 def _deadline(value: object) -> float | None:

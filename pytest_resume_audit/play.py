@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.control import NO_LIMIT, Control, Generation, LifeEnded, WouldBlock
 from pytest_resume_audit.history import History, LifeRecord, Progress, SaveRecord, in_order
+from pytest_resume_audit.lives.kinds import LifeKind
 from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, let_go, place_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.process import ProcessLife
@@ -47,8 +48,6 @@ from pytest_resume_audit.timeline import (
     Train,
 )
 from pytest_resume_audit.verdict import Missed, Played, Reference
-
-LifeKind = Literal["local", "process"]
 
 Life = InlineLife | ThreadedLife | ProcessLife
 
@@ -559,7 +558,8 @@ class Play:
         control = self.control
         if pulls(self.kind):
             control.place_limit = NO_LIMIT
-            while control.numbers.place < limit:
+            # Whoever calls it stands in the save meanwhile.
+            while control.numbers.place < limit and not control.standing_at("point"):
                 before = len(self.record.events) + control.batches
                 took = self._call("pull")
                 # Whatever it says: where nothing has happened, nothing would the next time.

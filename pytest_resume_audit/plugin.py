@@ -77,6 +77,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "configuration file, or smoke)",
     )
     group.addoption(
+        "--resume-audit-life",
+        metavar="KIND",
+        help="the life of every test with a resume_audit marker that names none: local, objects "
+        "of this process, or process, a child process that a crash kills (default: local)",
+    )
+    group.addoption(
         "--resume-audit-list",
         action="store_true",
         help="print the timelines of the matrix, what each is for and where such a loss was seen, "
@@ -153,13 +159,14 @@ def pytest_configure(config: pytest.Config) -> None:
     timeline = config.getoption("resume_audit_timeline", None)
     deadline = config.getoption("resume_audit_deadline", None)
     matrix = config.getoption("resume_audit_matrix", None)
+    life = config.getoption("resume_audit_life", None)
     configured = _configured(config, "resume_audit_deadline")
     configured_matrix = _configured(config, "resume_audit_matrix") or None
-    if (timeline, deadline, matrix, configured, configured_matrix) != (None,) * 5:
+    if (timeline, deadline, matrix, life, configured, configured_matrix) != (None,) * 6:
         from pytest_resume_audit.marker import override
 
         config.stash[_OVERRIDE] = override(
-            timeline, deadline, configured, matrix, configured_matrix
+            timeline, deadline, configured, matrix, configured_matrix, life
         )
     given = [config.getoption(f"resume_audit_{name}", None) for name in _OF_A_SESSION]
     if [*given, _configured(config, "resume_audit_require")] != [None] * (len(given) + 1):
@@ -204,7 +211,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         found = cases(metafunc, marks, metafunc.config.stash.get(_OVERRIDE, None))
         session_of(metafunc.config)
-        metafunc.parametrize("resume_audit", found, indirect=True, ids=[case.id for case in found])
+        each = [
+            pytest.param(case, marks=pytest.mark.skip(case.excluded)) if case.excluded else case
+            for case in found
+        ]
+        metafunc.parametrize("resume_audit", each, indirect=True, ids=[case.id for case in found])
 
 
 @pytest.hookimpl(trylast=True)

@@ -36,6 +36,8 @@ def replay(item: pytest.Item, case: Case) -> str:
         words += ["--resume-audit-timeline", _quoted(text)]
     elif case.chosen and case.matrix is not None:
         words += ["--resume-audit-matrix", case.matrix]
+    if case.chosen_life:
+        words += ["--resume-audit-life", case.life]
     config = item.config
     path, *names = node_id(item).split("::")
     if config.invocation_params.dir != config.rootpath:

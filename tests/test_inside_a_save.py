@@ -438,3 +438,25 @@ def test_numpy_pickle_and_safetensors_are_seen(tmp_path):
         "open e.safetensors",
         "open f",
     ]
+
+
+class PulledOldWay(LiveCursorCollector):
+    """The old way, pulled from by whoever saves; its answers come in threads."""
+
+    def start(self):
+        self.batches = iter(self.loader)
+
+    def pull(self):
+        batch = next(self.batches, None)
+        for prompt in batch or ():
+            self._dispatch(prompt)
+        return batch is not None
+
+
+def test_who_saves_does_not_pull_meanwhile():
+    script = "hand_out 8; finish 0-3; train; save racing (hand_out 12; finish 5) at 4; crash; "
+    report = run(PulledOldWay, script + "restart")
+    (save,) = report.history.saves
+    assert (save.raced, save.kept_out) == (("finish 5",), ("hand_out 12",))
+    # At the save 4-7 are out, and the loader at 8; what ends after the buffer was read is lost.
+    assert report.skipped == [4, 5, 6, 7]

@@ -52,7 +52,6 @@ class _Life:
         self._line = line
         self._make = make
         self._rig = RemoteRig(line, setup)
-        self._before = set(threading.enumerate())
         # It makes calls, and nothing else: no gate of it is ever used.
         self._control = Control(setup, Numbering())
         self._helper = helper_of(self._control, loop=loop)
@@ -139,10 +138,11 @@ class _Life:
     def _threads(self) -> list[tuple[int, str, str]]:
         """Native id, name and place of each thread of the collector."""
         frames = sys._current_frames()
+        ours = set() if self._helper.busy else {self._helper.thread}
         return [
             (thread.native_id or 0, thread.name, place_of(frames.get(thread.ident or 0)))
             for thread in threading.enumerate()
-            if thread not in self._before and not thread.name.startswith("resume-audit")
+            if thread not in ours and not thread.name.startswith("resume-audit")
         ]
 
     def _begin_watch(self, root: Path, at: int | None, death: Death | None) -> None:

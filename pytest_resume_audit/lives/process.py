@@ -27,7 +27,7 @@ from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.style import Make
 from pytest_resume_audit.timeline import Death
 
-_LINES = 20
+_LINES = 40
 """Lines of what a life printed last that are told of one that died by itself."""
 
 
@@ -274,6 +274,8 @@ class ProcessLife:
                 os.killpg(self._pid, signal.SIGKILL)
             self._wait()
         self.control.end()
+        # Into the output of this process, as that of any other life.
+        print(self.printed(), end="")
         if self._pid:
             self.server.close()
             self._look.close()

@@ -1,0 +1,114 @@
+"""Collectors whose process ends by itself, or does not come to an end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from pytest_resume_audit import FuturesCollector, LiveCursorCollector
+
+
+class Exits(FuturesCollector):
+    def train_step(self):
+        print("about to exit", file=sys.stderr, flush=True)
+        os._exit(3)
+
+
+class Crashes(FuturesCollector):
+    def train_step(self):
+        ctypes.string_at(0)
+
+
+class RunsOutOfMemory(FuturesCollector):
+    """What the system does to it."""
+
+    def train_step(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ExitsInThread(LiveCursorCollector):
+    def _generate(self, prompt, generation, ended):
+        os._exit(4)
+
+
+class ExitsInInit(FuturesCollector):
+    def __init__(self, rig):
+        os._exit(5)
+
+
+class ExitsInRestore(FuturesCollector):
+    def restore(self, checkpoint, *, load_replay_buffer):
+        os._exit(6)
+
+
+class ExitsInSave(FuturesCollector):
+    def save(self, root, step):
+        os._exit(0)
+
+
+class Raises(FuturesCollector):
+    def train_step(self):
+        raise KeyError("no such step")
+
+
+class RaisesWhatCantTravel(FuturesCollector):
+    def train_step(self):
+        class Local(Exception):
+            pass
+
+        raise Local("held here")
+
+
+class Spins(FuturesCollector):
+    def train_step(self):
+        while True:
+            pass
+
+
+class HoldsTheInterpreter(FuturesCollector):
+    def train_step(self):
+        ctypes.PyDLL(None).sleep(1000)
+
+
+class WaitsInSave(FuturesCollector):
+    def save(self, root, step):
+        threading.Event().wait()
+
+
+class WaitsInStop(FuturesCollector):
+    def stop(self):
+        time.sleep(1000)
+
+
+class LeavesAProcess(FuturesCollector):
+    """Starts a process, and never ends it."""
+
+    def start(self):
+        super().start()
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+        print(f"started {self.process.pid}")
+
+
+class Stops(FuturesCollector):
+    """Leaves a note when it is stopped; without it, it does not resume."""
+
+    def save(self, root, step):
+        self.root = root
+        super().save(root, step)
+
+    def stop(self):
+        (self.root / "stopped").touch()
+
+    def restore(self, checkpoint, *, load_replay_buffer):
+        if not (checkpoint.parent / "stopped").exists():
+            raise LookupError("it was not stopped")
+        super().restore(checkpoint, load_replay_buffer=load_replay_buffer)
+
+
+class OfThisProcess(FuturesCollector):
+    lives = ("local",)

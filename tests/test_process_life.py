@@ -1,0 +1,318 @@
+"""Lives in processes of their own: a crash kills them, and everything else is as in any life."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dying
+import menagerie
+import pytest
+from test_inside_a_save import IN_PLACE, InPlace
+from test_repeatable import COLLECTORS, SCRIPT
+
+from pytest_resume_audit import (
+    FrontierCollector,
+    FuturesCollector,
+    LiveCursorCollector,
+    Setup,
+    run,
+)
+from pytest_resume_audit.catalogue import NAMED
+from pytest_resume_audit.lives.nursery import nursery_of
+from pytest_resume_audit.lives.process import LifeDied
+from pytest_resume_audit.verdict import AuditReport
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="it is watched through /proc"
+)
+
+ONE_STEP = "hand_out 4; finish 0-3; train; save; crash; restart"
+
+
+def in_process(collector: Any, script: str, **options: Any) -> AuditReport:
+    return run(collector, script, life="process", **options)
+
+
+# --- the same as in any life --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collector", [FrontierCollector, LiveCursorCollector])
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_timeline_has_the_history_that_it_has_here(name, collector):
+    there, here = in_process(collector, name), run(collector, name)
+    assert there.history.lines() == here.history.lines()
+    assert (there.verdict, there.skipped) == (here.verdict, here.skipped)
+    assert there.unreached == here.unreached
+    assert there.rest == "proc"
+
+
+@pytest.mark.parametrize("collector", [kind for kind in COLLECTORS if kind is not menagerie.Queues])
+def test_every_kind_of_collector_has_the_history_that_it_has_here(collector):
+    there, here = in_process(collector, SCRIPT), run(collector, SCRIPT)
+    told = [line for line in here.history.lines() if " dispatched " not in line]
+    assert [line for line in there.history.lines() if " dispatched " not in line] == told
+    assert (there.verdict, there.skipped) == (here.verdict, here.skipped)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        IN_PLACE.replace(" at {k}", ""),
+        IN_PLACE.replace("at {k}", "torn each"),
+        "hand_out 8; finish 0-3; train; save racing (finish 4; hand_out 12); crash; restart",
+    ],
+)
+def test_a_killed_save_leaves_what_the_image_of_one_leaves(script):
+    there, here = in_process(InPlace, script), run(InPlace, script)
+    if "racing" not in script:  # a single thread here has no races, and a process has
+        assert there.points == here.points
+    assert len(there.points) > 2
+    assert there.verdict == here.verdict
+
+
+@pytest.mark.parametrize("collector", [FrontierCollector, LiveCursorCollector])
+def test_every_point_of_a_save_is_the_same(collector):
+    for script in (
+        "hand_out 8; finish 0-3; train; save; hand_out 12; finish 4; crash in save; restart",
+        "hand_out 8; finish 0-3; train; save; crash in save torn each; restart",
+        "hand_out 8; finish 0-3; train; save racing (finish 4; hand_out 12); crash; restart",
+    ):
+        assert in_process(collector, script).points == run(collector, script).points
+
+
+def test_weights_in_a_torch_module_are_counted_where_they_are():
+    pytest.importorskip("torch", reason="a torch module")
+    pytest.importorskip("torchdata", reason="its loader")
+    from pytest_resume_audit.collectors.torch_parts import (
+        TorchFrontierCollector,
+        TorchLiveCursorCollector,
+    )
+
+    assert in_process(TorchLiveCursorCollector, "mid-flight").skipped == [5, 8, 9, 11]
+    assert in_process(TorchFrontierCollector, "mid-flight").verdict == "lossless"
+
+
+def test_sizes_may_change_from_life_to_life():
+    script = "hand_out 8; finish 0-3; train; save; crash; restart with prompts 20; drain"
+    assert in_process(LiveCursorCollector, script).skipped == [4, 5, 6, 7]
+    assert in_process(FuturesCollector, script).verdict == "refused"
+
+
+# --- how it ends --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("collector", "how"),
+    [
+        (dying.Exits, "exit status 3; it printed last:\n    about to exit"),
+        (dying.Crashes, "killed by SIGSEGV; it printed last:\n    Fatal Python error"),
+        (dying.RunsOutOfMemory, "killed by SIGKILL"),
+        (dying.ExitsInThread, "exit status 4"),
+        (dying.ExitsInInit, "exit status 5"),
+        (dying.ExitsInRestore, "exit status 6"),
+        (dying.ExitsInSave, "exit status 0"),
+    ],
+)
+def test_a_life_that_dies_by_itself_is_reported_as_that(collector, how):
+    report = in_process(collector, ONE_STEP)
+    assert report.verdict == "error"
+    assert isinstance(report.error, LifeDied)
+    assert str(report.error).startswith(f"its process died by itself: {how}")
+
+
+def test_an_exception_comes_with_its_traceback_from_there():
+    report = in_process(dying.Raises, ONE_STEP)
+    assert (report.verdict, type(report.error)) == ("error", KeyError)
+    assert 'raise KeyError("no such step")' in str(report)
+
+
+def test_an_exception_that_cant_travel_is_told_of():
+    report = in_process(dying.RaisesWhatCantTravel, ONE_STEP)
+    assert report.verdict == "error"
+    assert str(report.error) == "Local: held here"
+
+
+@pytest.mark.parametrize(
+    ("collector", "said"),
+    [
+        (dying.Spins, "no rest within"),
+        (dying.HoldsTheInterpreter, "its process does not answer"),
+        (dying.WaitsInSave, "save does not return"),
+        (dying.WaitsInStop, "stop does not return"),
+    ],
+)
+def test_a_life_that_comes_to_no_end_hangs_and_is_killed(collector, said):
+    script = ONE_STEP.replace("crash", "stop") if collector is dying.WaitsInStop else ONE_STEP
+    report = in_process(collector, script, deadline=1)
+    assert report.verdict == "hang"
+    assert said in report.findings[0].text
+    assert living(nursery_of("dying")._process.pid) == []
+
+
+def test_where_a_life_hangs_is_told():
+    (finding,) = in_process(dying.WaitsInSave, ONE_STEP, deadline=1).findings
+    assert f"save ({dying.__file__}:" in finding.text
+
+
+def test_a_stop_is_a_sigterm_that_the_collector_hears_of():
+    report = in_process(dying.Stops, ONE_STEP.replace("crash", "stop"))
+    assert report.verdict == "lossless"
+    killed = in_process(dying.Stops, ONE_STEP)
+    assert str(killed.error) == "'it was not stopped'" or "it was not stopped" in str(killed.error)
+
+
+def test_what_a_life_prints_is_printed_here(capsys):
+    report = in_process(dying.LeavesAProcess, ONE_STEP)
+    assert report.verdict == "lossless"
+    started = [int(pid) for pid in re.findall(r"started (\d+)", capsys.readouterr().out)]
+    # The uninterrupted run, and two lives; each ends with all that it has started.
+    assert len(started) == 3
+    wait_until(lambda: not any(is_running(pid) for pid in started))
+
+
+# --- nothing stays behind -----------------------------------------------------------------------
+
+
+def living(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(pid) for pid in children.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until(condition) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+def test_no_process_stays_behind_a_run():
+    in_process(FuturesCollector, "mid-flight")
+    assert living(nursery_of("pytest_resume_audit.collectors.futures")._process.pid) == []
+
+
+KILLED = """
+import os
+from pytest_resume_audit import run
+import dying
+
+class Tells(dying.Spins):
+    pass
+
+if __name__ == "__main__":
+    from pytest_resume_audit.lives.nursery import nursery_of
+    print(nursery_of("dying")._process.pid, flush=True)
+    run(dying.Spins, "hand_out 4; finish 0-3; train", life="process", deadline=60)
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_process_stays_behind_one_that_is_killed(sign, tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    auditor = subprocess.Popen(
+        [sys.executable, str(tmp_path / "killed.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+    )
+    with auditor:
+        assert auditor.stdout is not None
+        nursery = int(auditor.stdout.readline())
+        wait_until(lambda: living(nursery))
+        (life,) = living(nursery)
+        auditor.send_signal(sign)
+        auditor.wait()
+    wait_until(lambda: not is_running(nursery) and not is_running(life))
+
+
+# --- how it is chosen ---------------------------------------------------------------------------
+
+TEST = """
+import pytest
+from collectors_of_this_test import {name}
+
+@pytest.mark.resume_audit({name}, timelines="mid-flight"{more})
+def test_it(resume_audit):
+    resume_audit()
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(
+        collectors_of_this_test="from dying import OfThisProcess\n"
+        "from pytest_resume_audit import FrontierCollector, LiveCursorCollector\n"
+    )
+    return pytester
+
+
+def test_a_marker_chooses_the_life(project):
+    project.makepyfile(TEST.format(name="FrontierCollector", more=', life="process"'))
+    project.runpytest("-W", "error").assert_outcomes(passed=1)
+
+
+def test_the_command_line_chooses_the_life_and_a_replay_names_it(project):
+    project.makepyfile(test_it=TEST.format(name="LiveCursorCollector", more=""))
+    result = project.runpytest("--resume-audit-life", "process")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ['E *replay: pytest --resume-audit-life process "test_it.py::test_it[[]mid-flight[]]"']
+    )
+
+
+def test_a_collector_that_has_no_such_life_is_left_out_or_told_of(project):
+    project.makepyfile(TEST.format(name="OfThisProcess", more=""))
+    result = project.runpytest("--resume-audit-life", "process", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*OfThisProcess has no life 'process': its lives are ('local',)"])
+    project.makepyfile(TEST.format(name="OfThisProcess", more=', life="process"'))
+    assert project.runpytest().ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_life_that_is_none_is_told_of(project):
+    result = project.runpytest("--resume-audit-life", "proces")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*--resume-audit-life: 'proces' is unknown, did you mean 'process'? *local, process"]
+    )
+    with pytest.raises(TypeError, match="life is one of 'local', 'process'"):
+        run(FuturesCollector, "drain", life="ray")  # type: ignore[arg-type]
+
+
+def test_a_collector_that_cant_be_imported_is_told_of():
+    class Local(FuturesCollector):
+        pass
+
+    with pytest.raises(TypeError, match="put it at the top of a module"):
+        in_process(Local, "drain")
+    with pytest.raises(TypeError, match="put it at the top of a module"):
+        in_process(lambda rig: FuturesCollector(rig), "drain")
+
+
+def test_a_factory_at_the_top_of_a_module_is_imported():
+    assert in_process(make_frontier, "mid-flight").verdict == "lossless"
+
+
+def make_frontier(rig):
+    return FrontierCollector(rig)
+
+
+def test_a_limit_and_several_generations_hold_there_too():
+    setup = Setup(prompts=17, prompts_per_step=3, group_size=2, max_in_flight=6)
+    assert in_process(FrontierCollector, "uneven", setup=setup).verdict == "lossless"

@@ -92,6 +92,7 @@ class _Life:
             at_once: dict[str, Callable[..., Any]] = {
                 "weights": self._weights,
                 "threads": self._threads,
+                "modules": lambda: list(sys.modules),
                 "watch": self._begin_watch,
                 "unwatch": self._end_watch,
             }

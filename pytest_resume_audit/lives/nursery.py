@@ -20,13 +20,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any
 
 START = 120.0
 """Seconds that the modules may take to be imported."""
+
+
+UNKNOWN = (
+    "A life in a process of its own imports the collector's module {module!r} by its name: put the "
+    "collector into a module that can be imported from anywhere in the project"
+)
 
 
 class NurseryError(RuntimeError):
@@ -38,6 +44,9 @@ class Nursery:
 
     Args:
         modules: to be imported in it, before any life begins.
+
+    Attributes:
+        has_learnt: whether it has imported what lives import when they run.
 
     Raises:
         NurseryError: when it doesn't come up.
@@ -53,6 +62,7 @@ class Nursery:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self._connection = Connection(ours.detach())
+        self.has_learnt = False
         atexit.register(self.close)
         self._ask(("import", list(sys.path), os.getcwd(), list(modules)), START)
 
@@ -67,6 +77,14 @@ class Nursery:
             Its process id.
         """
         return int(self._ask(("fork", payload, output)))
+
+    def learn(self, modules: Iterable[str]) -> None:
+        """Import what a life has imported since, of packages that are here already.
+
+        Torch imports much of itself only when it is used, which every life would do anew.
+        """
+        self.has_learnt = True
+        self._ask(("learn", list(modules)), START)
 
     def wait(self, pid: int) -> int:
         """Wait until a process of it has ended; how it did, as ``os.waitstatus_to_exitcode``."""
@@ -156,8 +174,21 @@ def _import(path: list[str], directory: str, modules: list[str]) -> None:
     sys.path[:] = path
     os.chdir(directory)
     for module in modules:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ImportError(f"{error}. {UNKNOWN.format(module=module)}") from error
     interpreter_lock()  # its forks have it at the same address
+    gc.collect()
+    gc.freeze()
+
+
+def _learn(modules: list[str]) -> None:
+    for module in modules:
+        if module.partition(".")[0] in sys.modules and module not in sys.modules:
+            # It may be one that only its package can import.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
     gc.collect()
     gc.freeze()
 
@@ -170,7 +201,12 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-_REQUESTS: dict[str, Callable[..., Any]] = {"import": _import, "fork": _fork, "wait": _wait}
+_REQUESTS: dict[str, Callable[..., Any]] = {
+    "import": _import,
+    "learn": _learn,
+    "fork": _fork,
+    "wait": _wait,
+}
 
 
 def _live(payload: tuple[Any, ...], output: str) -> None:

@@ -134,13 +134,15 @@ class ProcessLife:
         if self._connection is not None:
             self.server.send(self._connection, 0, *words)
 
-    def ask(self, what: str, *words: Any) -> Any:
+    def ask(self, what: str, *words: Any, within: float | None = None) -> Any:
         """Ask what is answered at once, whatever the collector does meanwhile."""
         self._last += 1
         number = self._last
         self._send(what, number, *words)
         with self._heard:
-            self._heard.wait_for(lambda: number in self._answers or self._gone, self._deadline)
+            self._heard.wait_for(
+                lambda: number in self._answers or self._gone, within or self._deadline
+            )
             ok, value = self._answers.pop(number, (False, None))
         if ok:
             return value
@@ -268,6 +270,9 @@ class ProcessLife:
         Returns:
             The threads that it leaves behind: none.
         """
+        if self._pid and not (self._ending or self._gone or self._nursery.has_learnt):
+            with contextlib.suppress(LifeDied):
+                self._nursery.learn(self.ask("modules", within=1.0))
         self._ending = True
         if self._pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):

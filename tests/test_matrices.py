@@ -149,6 +149,15 @@ def test_the_new_way_loses_and_repeats_nothing(timeline: NamedTimeline, collecto
         assert report.unreached is None
 
 
+@pytest.mark.parametrize("collector", [FrontierCollector, LiveCursorCollector])
+@pytest.mark.parametrize("timeline", SAMPLE[::7])
+def test_the_same_timeline_has_the_same_history(timeline: NamedTimeline, collector) -> None:
+    """The audit audits itself: a sample of it, at every run."""
+    first, second = run(collector, timeline), run(collector, timeline)
+    assert first.history.lines() == second.history.lines()
+    assert first.points == second.points
+
+
 def test_the_old_way_is_caught_nearly_everywhere() -> None:
     """On paper: there are few moments in which nothing is out."""
     plain = [t for t in NIGHTLY if split(t.script).count("save") == 1 and "racing" not in t.script]

@@ -287,3 +287,38 @@ def test_self_driven_in_step_has_nothing_out_at_a_save() -> None:
     assert at_save(report) == {"trained": [0, 1, 2, 3]}
     assert report.verdict == "lossless"
     assert report.gated
+
+
+class EndsByItself(menagerie.SelfDriven):
+    """What it has to end itself, it ends in ``crash``."""
+
+    ended: list[int] = []  # noqa: RUF012
+
+    def crash(self) -> None:
+        self.ended.append(self.rig.trainer.weight_version)
+
+
+def test_a_crash_is_called_while_the_loop_of_a_framework_goes_on() -> None:
+    EndsByItself.ended.clear()
+    report = play(EndsByItself)
+    assert report.verdict == "lossy"
+    # The uninterrupted run to its end; life 1 with a step before its save and the one of the
+    # save; life 2 after the rest.
+    assert EndsByItself.ended == [4, 2, 3]
+
+
+class Downgrades(menagerie.SelfDrivenFrontier):
+    """Its legacy checkpoints are those that it writes."""
+
+    downgraded: list[str] = []  # noqa: RUF012
+
+    def downgrade(self, checkpoint: Any) -> None:
+        self.downgraded.append(checkpoint.name)
+
+
+def test_a_downgrade_is_called_while_the_loop_of_a_framework_goes_on() -> None:
+    Downgrades.downgraded.clear()
+    report = play(Downgrades, STORY.replace("save;", "save; downgrade;"))
+    # It saves behind every step; that behind the second is the script's.
+    assert [save.legacy for save in report.history.saves] == [False, True, False, False]
+    assert Downgrades.downgraded == [report.history.saves[1].checkpoint]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.control import Control
-from pytest_resume_audit.lives.local import Call, helper_of, place_of
+from pytest_resume_audit.lives.local import Call, aside_of, helper_of, place_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.remote import Line, RemoteRig, line_to, portable
@@ -104,7 +104,8 @@ class _Life:
     # -- calls into the collector --------------------------------------------------------------
 
     def _post(self, what: str, function: Callable[[], Any], done: Callable[[Call], None]) -> None:
-        self._helper.post(Call(what, function, self._control, done).make)
+        call = Call(what, function, self._control, done)
+        aside_of(self._helper, self._control).post(call.make)
 
     def _return_to(self, number: int) -> Callable[[Call], None]:
         def told(call: Call) -> None:

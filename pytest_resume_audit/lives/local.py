@@ -233,6 +233,7 @@ class ThreadedLife(_InProcess):
         self._helper = helper_of(control, loop=loop)
         self._helper.start("loop" if loop else "calls")
         self._helpers = [self._helper]
+        self._answers: Helper | None = None
         control.courier = self._deliver
 
     needs_threads = False
@@ -244,16 +245,20 @@ class ThreadedLife(_InProcess):
 
     def _make(self, what: str, function: Callable[[], Any]) -> Call:
         call = Call(what, function, self.control)
-        self._helper.post(call.make)
+        helper = aside_of(self._helper, self.control)
+        if helper is not self._helper:
+            self._helpers.append(helper)
+        helper.post(call.make)
         self.rest()
         return call
 
     def _deliver(self, complete: Callable[[], None]) -> None:
         """Complete a future in a thread of its own: its callbacks are the collector's code."""
-        if len(self._helpers) == 1:
-            self._helpers.append(Helper(self.control))
-            self._helpers[1].start("answers")
-        self._helpers[1].post(complete)
+        if self._answers is None:
+            self._answers = Helper(self.control)
+            self._answers.start("answers")
+            self._helpers.append(self._answers)
+        self._answers.post(complete)
 
     def rest(self, *, conclude: bool = False) -> None:
         """Wait until the life is at rest."""
@@ -450,6 +455,19 @@ class LoopHelper(Helper):
 def helper_of(control: Control, *, loop: bool) -> Helper:
     """What makes the calls into a collector; in a loop where its methods are coroutines."""
     return LoopHelper(control) if loop else Helper(control)
+
+
+def aside_of(helper: Helper, control: Control) -> Helper:
+    """What makes a call now: the helper, or another one while it is busy with a call.
+
+    A framework's own loop is a call that lasts as long as its life. An event loop makes other
+    calls meanwhile.
+    """
+    if isinstance(helper, LoopHelper) or not helper.busy:
+        return helper
+    aside = Helper(control)
+    aside.start("calls")
+    return aside
 
 
 _TRIES = 2

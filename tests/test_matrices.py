@@ -1,6 +1,7 @@
 """The generated timelines: the new way loses nothing in any, the old way what it must.
 
-By default one in so many is played; ``RESUME_AUDIT_EVERY=1`` plays all of the nightly matrix.
+By default one in so many is played; ``RESUME_AUDIT_EVERY=1`` plays all of the nightly matrix, and
+one in 17 of the full one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from pytest_resume_audit.verdict import AuditReport
 
 EVERY = int(os.environ.get("RESUME_AUDIT_EVERY", "29"))
 NIGHTLY = matrix("nightly")[len(NAMED) :]
-SAMPLE = [pytest.param(timeline, id=timeline.name) for timeline in NIGHTLY[::EVERY]]
+FULL = matrix("full")[len(NAMED) :]
+CHOSEN = {timeline.name: timeline for timeline in (*NIGHTLY[::EVERY], *FULL[:: 17 * EVERY])}
+SAMPLE = [pytest.param(timeline, id=name) for name, timeline in CHOSEN.items()]
 
 
 # --- what is generated --------------------------------------------------------------------------

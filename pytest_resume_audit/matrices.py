@@ -173,7 +173,10 @@ class _Run:
         out = len(self.flying) + len(self.buffered)
         batch = self.setup.batch_size
         room = out + batch <= WINDOW * batch and not self.waiting
-        return room and self.place < self.setup.total
+        limit = self.setup.max_in_flight
+        # With no room for any of it, some collectors ask for a batch, and others do not.
+        any_fits = limit is None or len(self.flying) < limit
+        return room and any_fits and self.place < self.setup.total
 
     def _hand_out(self) -> Event:
         in_pass = self.place % self.setup.prompts_per_pass

@@ -25,6 +25,7 @@ class Saved:
     steps: int = 0
     trained: Counter[int] = field(default_factory=Counter)
     buffered: dict[int, int] = field(default_factory=dict)
+    partly: dict[int, int] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
 
 
@@ -97,7 +98,8 @@ class OldWay:
         for name, value in re.findall(r"(batch_size|group_size|prompts|data_set) (\d+)", text):
             self.setup = self.setup.changed([(name, int(value))])
             if name == "group_size":
-                self.now.buffered = {}  # never complete again
+                # Never complete again; too old they can be all the same.
+                self.now.partly, self.now.buffered = self.now.buffered, {}
             if name == "data_set":
                 self.forgotten = self.now.trained.copy()
 
@@ -150,9 +152,11 @@ class OldWay:
     def _train(self) -> bool:
         now, age = self.now, self.setup.max_age
         if age is not None:
-            stale = {o for o, version in now.buffered.items() if now.steps - version > age}
+            kept = {**now.partly, **now.buffered}
+            stale = {o for o, version in kept.items() if now.steps - version > age}
             now.given_up |= stale
             now.buffered = {o: v for o, v in now.buffered.items() if o not in stale}
+            now.partly = {o: v for o, v in now.partly.items() if o not in stale}
         due = sorted(now.buffered)[: self.setup.prompts_per_step]
         at_the_end = self.ended and not self.flying
         if not due or (len(due) < self.setup.prompts_per_step and not at_the_end):

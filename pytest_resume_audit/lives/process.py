@@ -9,7 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ class ProcessLife:
         self._ending = False
         self._death: tuple[str, str | None] | None = None
         self._lock_at: int | None = None
+        self._closing = ExitStack()
 
     # -- the process ---------------------------------------------------------------------------
 
@@ -90,6 +91,7 @@ class ProcessLife:
         """Begin the process, and make the collector in it; its class is what the call comes to."""
         self._rig = rig
         self.server = RigServer(rig, self.control, self._hear)
+        self._closing.callback(self.server.close)
         self._nursery = nursery_of(*_modules(make))
         self._pid = self._nursery.fork(
             self.server.address,
@@ -108,8 +110,9 @@ class ProcessLife:
                 frozenset(), self.control.parked, process=self._pid, lock_at=self._lock_at
             )
             looks.append(theirs)
-        self._look = SeveralLooks(looks)
-        self._rest = Rest(self.control, self._look, self._deadline)
+        look = SeveralLooks(looks)
+        self._closing.callback(look.close)
+        self._rest = Rest(self.control, look, self._deadline)
         return self._command("the collector's __init__", "make")
 
     def call(
@@ -281,9 +284,7 @@ class ProcessLife:
         self.control.end()
         # Into the output of this process, as that of any other life.
         print(self.printed(), end="")
-        if self._pid:
-            self.server.close()
-            self._look.close()
+        self._closing.close()
         return ()
 
     # -- saves ---------------------------------------------------------------------------------

@@ -1554,3 +1554,106 @@ def test_there_are_enough_weights_in_these_tests() -> None:
     # The helper, not the code: a repeat is counted, and a range includes its end.
     assert weights("0-2 2", 4) == [1, 1, 2, 0]
     assert math.prod(weights(ALL)) == 1
+
+
+# --- groups, data sets and saves that died --------------------------------------------------------
+
+
+def test_a_place_of_an_endless_stream_that_was_lost_is_known_by_its_generations() -> None:
+    # Two passes of three prompts in groups of two: row 1 is lost in the first, and trained in
+    # the second.
+    run = Run(rows=(0, 1, 2, 0, 1, 2), size=6)
+    both = [trains(step, which, g) for step, which in ((1, "0 2"), (2, "3-5")) for g in (0, 1)]
+    run.life(*both, final=stands(6))
+    setup = Setup(prompts=3, passes=2, group_size=2)
+    trained = "0 1 4 5 0-5"
+    assert run.judged(trained, collector=Endless, setup=setup).skipped == [1]
+    # Without a later place to be taken for it, the last one is missing.
+    assert run.judged(trained, setup=setup).skipped == [4]
+    # Weights that do not count what was seen are believed, not what was seen.
+    assert run.judged("0-5 0 1 2 4 5", collector=Endless, setup=setup).partial == [4]
+
+
+def test_the_highest_prompt_that_was_out_is_thrown_away_and_not_new() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3", in_flight="9"), "0-3")
+    run.life(trains(2, "4-8"), origin=1, start_place=4, final=stands(16, handed_out="9 10"))
+    report = run.judged("0-8 11-15")
+    assert report.reasons[9].kind == "thrown away on arrival"
+    assert report.reasons[10].kind == "never dispatched"
+
+
+def test_weights_that_a_restart_lost_are_told_by_row_and_generation() -> None:
+    run = Run(rows=(0, 1, 2), size=6)
+    run.life(trains(1, "1"), trains(1, "1", 1))
+    run.save(stands(2, trained="1", in_flight="0"), "2 3")
+    run.life(trains(1, "2"), trains(1, "2", 1), origin=1, start="", start_place=2)
+    report = run.judged("4 5", setup=Setup(prompts=3, group_size=2))
+    assert {ordinal: reason.kind for ordinal, reason in report.reasons.items()} == {
+        0: "in flight at a save",
+        1: "weights not restored",
+    }
+
+
+OTHER_DATA = "save; crash; restart with data_set 1; drain"
+
+
+def test_what_was_trained_in_another_data_set_does_not_count() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3")
+    run.life(trains(2, "0-15"), origin=1, data_set=1)
+    run.save(stands(16, trained="0-15"), "0-15 0-3")
+    run.life(origin=2, data_set=1)
+    report = run.judged("0-15 0-3", script=OTHER_DATA)
+    assert report.duplicated == []
+    assert report.skipped == []
+    assert run.judged("4-15 0-3", script=OTHER_DATA).skipped == [0, 1, 2, 3]
+    for life in run.history.lives:
+        life.data_set = 0
+    assert run.judged("0-15 0-3").duplicated == [0, 1, 2, 3], "in the same one it does"
+
+
+def test_of_a_group_that_was_smaller_once_any_answer_is_enough() -> None:
+    run = Run(rows=(0, 1), size=4)
+    run.life(trains(1, "0"))
+    run.save(stands(1, trained="0"), "0")
+    run.life(trains(2, "1"), trains(2, "1", 1), origin=1, start_place=1)
+    setup = Setup(prompts=2)
+    grown = run.judged("0 2 3", setup=setup, script="save; crash; restart with group_size 2")
+    assert grown.partial == []
+    same = run.judged("0 2 3", setup=replace(setup, group_size=2))
+    assert same.partial == [0]
+
+
+def test_a_checkpoint_that_a_dead_save_was_writing_over_has_the_weights_of_either() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(4, trained="0-3"), "0-3", position=4)
+    died = run.save(stands(8, trained="0-7"), "0-7")
+    died.died_at, died.overwrote, died.published = "open weights", "step_0", False
+    run.life(trains(3, "8-15"), origin=1, start="0-7", start_place=8)
+    assert run.judged(ALL).verdict == "lossless"
+    died.overwrote = "another"
+    assert "weights not restored" in only_finding(run.judged(ALL))
+
+
+@pytest.mark.parametrize("torn", ["weights cut to half", ""])
+def test_past_a_torn_checkpoint_an_older_one_is_right_and_none_is_not(torn: str) -> None:
+    for origin, right in ((1, bool(torn)), (None, False)):
+        run = Run()
+        run.life(trains(1, "0-3"), trains(2, "4-7"))
+        run.save(stands(4, trained="0-3"), "0-3", version=1, position=4)
+        run.save(stands(8, trained="0-7"), "0-7", version=2).torn = torn
+        again = "0-15" if origin is None else "4-15"
+        run.life(trains(3, again), origin=origin, wanted=2)
+        assert (run.judged(ALL).verdict == "lossless") is right
+
+
+def test_a_collector_without_a_downgrade_is_known_by_the_step_that_it_missed() -> None:
+    run = Run()
+    run.life(trains(1, "0-15"))
+    for step, lacks in (("downgrade", True), ("save", False)):
+        missed = (Missed("train", "", throttled=False), Missed(step, "", throttled=True))
+        assert run.judged(ALL, missed=missed).lacks_downgrade is lacks

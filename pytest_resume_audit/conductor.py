@@ -173,7 +173,7 @@ class _Audit:
                 (run,) = self._play_well(one, reference)
                 saves = run.played.history.saves
                 came_to = any(save.raced_at or save.died_at or save.torn for save in saves)
-                broke_off = not came_to and run.played.counts is None
+                broke_off = not came_to and run.past_the_end is None
                 if came_to or broke_off or (at == 1 and run.past_the_end):
                     yield from self._judged([run])
                 if broke_off or run.past_the_end:
@@ -240,14 +240,15 @@ class _Run(NamedTuple):
         played: what came of it.
         in_the_way: what stood still while a thread stood at the loader's gate.
         held: what was finished and held by the collector, and calls that waited.
-        past_the_end: whether the save that a point was asked of has fewer.
+        past_the_end: whether the save that a point was asked of has fewer; None: no such save
+            came to its end.
     """
 
     timeline: Timeline
     played: Played
     in_the_way: frozenset[str]
     held: frozenset[str]
-    past_the_end: bool
+    past_the_end: bool | None
 
 
 _references: WeakKeyDictionary[

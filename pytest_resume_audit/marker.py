@@ -348,7 +348,7 @@ def _timelines(value: object, instead: str | None) -> dict[str, _Found]:
         instead: the matrix to take for every one that it names.
     """
     if isinstance(value, Mapping):
-        found = [(name, _Found(_one(timeline, NAMED))) for name, timeline in value.items()]
+        found = [(name, _Found(_named_one(name, timeline))) for name, timeline in value.items()]
     elif isinstance(value, list | tuple):
         found = [named for timeline in value for named in _some(timeline, instead)]
     else:
@@ -377,6 +377,11 @@ def _some(value: object, instead: str | None) -> list[tuple[str, _Found]]:
         return [(one.name, _Found(one))]
     # Of the script alone: an id that counts would go to another script when one is put before it.
     return [(f"script-{zlib.crc32(one.text.encode()):08x}", _Found(one))]
+
+
+def _named_one(name: object, value: object) -> AnyTimeline:
+    with _about(str(name)):
+        return _one(value, NAMED)
 
 
 def _one(value: object, names: Collection[str]) -> AnyTimeline:

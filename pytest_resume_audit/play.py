@@ -100,7 +100,8 @@ class Play:
             the cause.
         images: what each point of a save has left, where the script goes on from all of them:
             this run ends there, and has a :meth:`branch` for each.
-        past_the_end: whether the save that a point was asked of has fewer.
+        past_the_end: whether the save that a point was asked of has fewer; None: no such save
+            came to its end.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Play:
         life: LifeKind = "local",
     ) -> None:
         self.life_kind = life
-        self.past_the_end = False
+        self.past_the_end: bool | None = None
         self.make = make
         self.timeline = timeline
         self.setup = setup
@@ -699,13 +700,13 @@ class Play:
 
     def _race_at(self, points: SavePoints, step: Save, race: Race, save: SaveRecord) -> None:
         """What a race does while the save stands at its point, if it came to it."""
+        self.past_the_end = not points.stopped
         if points.stopped:
             save.raced_at = points.stopped_at
             for inner in race.steps:
                 self._race(inner, save)
             points.go_on()
         else:
-            self.past_the_end = True
             many = f"only {len(points.seen)} points" if points.seen else "no point"
             self._miss(step.text, f"the save has {many}", throttled=True)
 
@@ -737,6 +738,7 @@ class Play:
                 self._miss(step.text, _no_image(images, death), throttled=True)
             self._crash()
             return
+        self.past_the_end = False
         self._end_suddenly(None)
         if death.at is None or death.torn == "each":
             self.images = images.taken
@@ -774,9 +776,17 @@ class Play:
         save = self._begin_save()
         with images.watched():
             self._call("save", self.life_root, save.weight_version)
-        if not self.life.killed:
+        if self.life.killed:
+            self._name_dead(save, before)
+        else:
             self._end_save(save, before)
         return save
+
+    def _name_dead(self, save: SaveRecord, before: set[str]) -> None:
+        """What a save has been writing that nobody can be asked about any more."""
+        new = sorted(self._entries() - before)
+        older = [s.checkpoint for s in self.history.saves[:-1] if s.published]
+        save.checkpoint = new[-1] if new else (older or [""])[-1]
 
     def _begin_save(self) -> SaveRecord:
         version, counts = self.life.weights()
@@ -803,7 +813,10 @@ class Play:
         elif new:
             save.checkpoint, save.published = new[-1], True
         else:
-            why = "nothing was written below the checkpoint root"
+            why = (
+                "nothing was there below the checkpoint root when save returned: it has to return "
+                "when the checkpoint is complete"
+            )
             self._miss(Save().text, why, throttled=False)
         save.end = len(self.record.events)
         self._note("saved", save.number)

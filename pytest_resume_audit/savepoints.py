@@ -177,7 +177,7 @@ class Images:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """While operations are counted."""
-        with watch_files(self._root, self._before):
+        with watch_files(self._root, self._before, self._written.synced):
             yield
         self._end()
 
@@ -244,6 +244,7 @@ class Written:
         self._before = set(_files(root).values())
         self._opened: list[str] = []
         self._inodes: list[int] = []
+        self._synced: set[int] = set()
 
     def about_to(self, what: str, path: str) -> None:
         """Take note of a file operation that is about to be done."""
@@ -251,11 +252,20 @@ class Written:
         if what == "open":
             self._opened.append(path)
 
+    def synced(self, inode: int) -> None:
+        """Take note that a file is on the disk as it is."""
+        self._find_opened()
+        self._synced.add(inode)
+
     def last(self) -> str | None:
-        """The file that was written last, by the name it has now; None without one."""
+        """The file that was written last, by the name it has now; None without one.
+
+        What was synced to the disk no power loss can tear.
+        """
         self._find_opened()
         names = {inode: name for name, (inode, *_) in _files(self._root).items()}
-        return next((names[i] for i in reversed(self._inodes) if i in names), None)
+        torn = (i for i in reversed(self._inodes) if i in names and i not in self._synced)
+        return next((names[inode] for inode in torn), None)
 
     def unseen(self) -> tuple[str, ...]:
         """The files that are new or have changed though they were not seen to be written."""
@@ -270,7 +280,9 @@ class Written:
         """A file is there only after the operation of which we were told before."""
         for path in self._opened:
             with suppress(OSError):
-                self._inodes.append(os.stat(self._root / path).st_ino)
+                inode = os.stat(self._root / path).st_ino
+                self._inodes.append(inode)
+                self._synced.discard(inode)
         self._opened.clear()
 
 
@@ -288,13 +300,16 @@ def _files(root: Path) -> dict[str, tuple[int, int, int]]:
 
 
 @contextmanager
-def watch_files(root: Path, before: Before) -> Iterator[None]:
+def watch_files(
+    root: Path, before: Before, synced: Callable[[int], None] | None = None
+) -> Iterator[None]:
     """Be told of each file operation below a directory, before it is done.
 
     Args:
         root: the directory.
         before: called in the thread that does it; what it does itself is not watched, and what
             it raises is raised by the operation.
+        synced: called with the inode of each file that has been synced to the disk.
     """
     _install()
     watch = _Watch(root, before)
@@ -303,6 +318,9 @@ def watch_files(root: Path, before: Before) -> Iterator[None]:
         stack.callback(_watches.remove, watch)
         for module, name in _WRITERS:
             _wrap(stack, watch, module, name)
+        if synced is not None:
+            for name in ("fsync", "fdatasync"):
+                _wrap_sync(stack, name, synced)
         yield
 
 
@@ -414,3 +432,18 @@ def _wrap(stack: ExitStack, watch: _Watch, module_name: str, name: str) -> None:
 
     setattr(module, name, told)
     stack.callback(setattr, module, name, original)
+
+
+def _wrap_sync(stack: ExitStack, name: str, synced: Callable[[int], None]) -> None:
+    """Be told of what is synced; it raises no audit event either."""
+    original = getattr(os, name, None)
+    if original is None:
+        return
+
+    def told(descriptor: Any) -> None:
+        original(descriptor)
+        number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        synced(os.fstat(number).st_ino)
+
+    setattr(os, name, told)
+    stack.callback(setattr, os, name, original)

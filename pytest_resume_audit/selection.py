@@ -91,13 +91,17 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
-    def has(self, node_id: str) -> bool:
-        """Whether a test is in this part: each is in one, whatever other tests there are.
+    def of(self, node_ids: Iterable[str]) -> set[str]:
+        """The tests of this part: each is in one of them, and the parts are of one size.
 
         Args:
-            node_id: of the test.
+            node_ids: of all tests that are divided, each once.
+
+        Example:
+            >>> sorted(len(Shard(number, 3).of("abcdefg")) for number in (1, 2, 3))
+            [2, 2, 3]
         """
-        return _hash(node_id) % self.count == self.number - 1
+        return set(seeded(node_ids, seed=0)[self.number - 1 :: self.count])
 
 
 def seeded(node_ids: Iterable[str], seed: int) -> list[str]:

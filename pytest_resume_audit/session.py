@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -36,6 +36,9 @@ NAME = "resume_audit_session"
 
 FIELD = "resume_audit"
 """Of a test report: the record of its audit."""
+
+EMPTY = "resume_audit_is_empty_part"
+"""In what a worker of pytest-xdist tells: whether its shard has nothing in it."""
 
 SPENT = "not run: the budget of {budget} was spent"
 TOO_FEW = (
@@ -86,6 +89,7 @@ class AuditSession:
         self._records: dict[str, Record] = {}
         self._collected: set[str] = set()
         self._spent = 0.0
+        self._is_empty_part = False
         self._summary: Summary | None = None
         self._known: dict[str, known.Loss] = {}
         if options.known and (options.known.exists() or not options.update_known):
@@ -113,7 +117,10 @@ class AuditSession:
         """Take the shard, and the order of a budget; last, so that no other order undoes it."""
         shard = self._options.shard
         if shard is not None:
-            others = [item for item in items if _case(item) and not shard.has(node_id(item))]
+            audits = [item for item in items if _case(item)]
+            ours = shard.of(node_id(item) for item in audits)
+            others = [item for item in audits if node_id(item) not in ours]
+            self._is_empty_part = bool(audits) and not ours
             if others:
                 self._config.hook.pytest_deselected(items=others)
                 out = set(others)
@@ -287,9 +294,17 @@ class AuditSession:
         """Remember which tests there are."""
         self._collected |= known.functions_of(ids)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Learn of pytest-xdist's worker whether there was anything for it to run."""
+        told = getattr(node, "workeroutput", None) or {}
+        self._is_empty_part = self._is_empty_part or told.get(EMPTY, False)
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Sum up, write what is to be written, and fail the session when too little was done."""
         options = self._options
+        if is_worker(self._config):
+            self._config.workeroutput[EMPTY] = self._is_empty_part  # type: ignore[attr-defined]
         if is_worker(self._config) or self._config.getoption("collectonly"):
             return
         records = self._records.values()
@@ -309,6 +324,9 @@ class AuditSession:
         if options.markdown is not None:
             added = markdown.render(summary)
             self._write(options.markdown, lambda path: _append(path, added))
+        if self._is_empty_part and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            # There are more shards than audits: that is no mistake of this one.
+            session.exitstatus = pytest.ExitCode.OK
         if summary.failures and session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,

@@ -98,7 +98,9 @@ STATES: dict[str, Callable[[History, Setup], bool]] = {
     "saved with a failure behind it": _settled_behind("failed"),
     "saved with a drop behind it": _settled_behind("dropped"),
     "resumed": _any_resumed(lambda life: True),
-    "resumed without the buffer": _any_resumed(lambda life: not life.load_buffer),
+    "resumed without the buffer": _any_resumed(
+        lambda life: not life.load_buffer and not life.start_buffer
+    ),
     "resumed, and saved before anything was trained": _saved_untrained,
     "resumed from an older checkpoint": _from_an_older,
     "resumed twice from one checkpoint": _twice_from_one,

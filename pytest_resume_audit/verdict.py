@@ -372,7 +372,7 @@ class _Judgement:
             verdict=self.findings[0].verdict if self.findings else "lossless",
             name=self.asked.name,
             timeline=self.asked.timeline,
-            setup=self.setup,
+            setup=self.asked.setup,
             collector=self.collector.__qualname__,
             demand=self.asked.demand,
             findings=tuple(self.findings),
@@ -654,6 +654,12 @@ class _Judgement:
                 kind = f"{where.rstrip(',')} at a save"
                 return Reason(kind, f"{where} at {at}, and {behind}")
         writer = self.history.lives[save.life - 1]
+        if life.data_set != writer.data_set and ordinal in standing.trained | standing.settled:
+            return Reason(
+                "trained in another data set",
+                f"trained before {at}, in the data set that life {life.number} has no more: in "
+                "the new one it is not trained (to refuse to resume is right too)",
+            )
         if ordinal in standing.owed and writer.start_place <= ordinal:
             return Reason(
                 "not come round again at a save", f"not come round again at {at}, and {behind}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 # All of it once: what a run of pytest in this process imports by itself is forgotten after it, and
 # the next one would have other classes of the same names.
 from pytest_resume_audit import catalogue, fixture, listing, marker, session  # noqa: F401
+
+with contextlib.suppress(ImportError):
+    import numpy  # noqa: F401, ICN001  # it can't be loaded twice
 
 pytest_plugins = ["pytester"]
 

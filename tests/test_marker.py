@@ -209,7 +209,7 @@ def test_wrong_collectors(collector: object, said: str) -> None:
         ("zzz", "'zzz' is no name: allowed are smoke, nightly"),
         ("", "'' is no name: allowed are"),
         (["clean", "mid_flight"], "'mid_flight' is no name, did you mean 'mid-flight'?"),
-        ({"x": "smoke"}, "'smoke' is no name: allowed are clean"),
+        ({"x": "smoke"}, "x: 'smoke' is no name: allowed are clean"),
         (5, "5 is no timeline: allowed are a script such as"),
         (None, "None is no timeline: allowed are"),
         ([["clean"]], "['clean'] is no timeline: allowed are"),

@@ -40,16 +40,17 @@ def test_what_is_no_shard(text: str) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 8])
 def test_each_test_is_in_exactly_one_shard(parts: int) -> None:
     shards = [Shard.parse(f"{number}/{parts}") for number in range(1, parts + 1)]
-    members = [[one for one in NODE_IDS if shard.has(one)] for shard in shards]
+    members = [shard.of(NODE_IDS) for shard in shards]
     assert sorted(one for part in members for one in part) == sorted(NODE_IDS)
     fair = len(NODE_IDS) / parts
-    assert all(fair / 2 < len(part) < fair * 2 for part in members)
+    assert all(fair - 1 < len(part) < fair + 1 for part in members)
+    assert members == [shard.of(reversed(NODE_IDS)) for shard in shards], "whatever their order"
 
 
-def test_a_test_stays_in_its_shard() -> None:
-    # `printf 'a.py::test_x[clean]' | sha256sum` begins with f4823dd6dbdd5b9d, and 0x9d is 5 more
-    # than a multiple of 8: the sixth of them.
-    assert [n for n in range(1, 9) if Shard(n, 8).has("a.py::test_x[clean]")] == [6]
+def test_a_part_is_a_mix_of_all_tests() -> None:
+    # In the order of their hashes: that of `printf '0 b' | sha256sum` begins with 840f, that of
+    # a with cf6d, that of c with edc8.
+    assert [Shard(number, 3).of("abc") for number in (1, 2, 3)] == [{"b"}, {"a"}, {"c"}]
 
 
 def test_a_seeded_order_depends_on_the_ids_and_the_seed_alone() -> None:
@@ -125,6 +126,32 @@ def test_shards_are_of_audits_alone(pytester: pytest.Pytester) -> None:
         assert all([one for one in shard if "[" not in one] == others for shard in shards)
         audits = [one for shard in shards for one in shard if "[" in one]
         assert sorted(audits) == sorted(one for one in everything if "[" in one)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "with xdist"])
+def test_a_part_with_nothing_in_it_is_no_mistake(
+    pytester: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    pytester.makepyfile(
+        """
+        import pytest
+        from pytest_resume_audit import FuturesCollector
+
+        @pytest.mark.resume_audit(FuturesCollector, timelines=["clean", "mid-flight"])
+        def test_x(resume_audit):
+            resume_audit()
+        """
+    )
+    for part, ran in (("1/3", 1), ("2/3", 1), ("3/3", 0)):
+        result = pytester.runpytest_subprocess(f"--resume-audit-shard={part}", *workers)
+        assert result.ret == pytest.ExitCode.OK
+        result.assert_outcomes(passed=ran, deselected=0 if workers else 2 - ran)
+    result = pytester.runpytest_subprocess(
+        "--resume-audit-shard=3/3", "--resume-audit-require=1", *workers
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.usefixtures("source")

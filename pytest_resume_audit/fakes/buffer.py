@@ -112,6 +112,7 @@ class ReplayBuffer:
                     "generation": r.generation,
                     "weight_version": r.weight_version,
                     "tag": r.tag,
+                    **({"data_set": r.prompt.data_set} if r.prompt.data_set else {}),
                 }
                 for r in rollouts
             ]
@@ -129,7 +130,7 @@ class ReplayBuffer:
         try:
             rollouts = [
                 Rollout(
-                    Prompt(index(r["row"]), self._control.setup.data_set),
+                    Prompt(index(r["row"]), index(r.get("data_set", 0))),
                     index(r["generation"]),
                     index(r["weight_version"]),
                     r["tag"],

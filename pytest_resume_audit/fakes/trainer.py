@@ -87,7 +87,8 @@ class Trainer:
         """
         control = self._control
         control.check()
-        rollouts = list(rollouts)
+        # What answers the prompts of another data set trains none of this one.
+        rollouts = [r for r in rollouts if self._is_of_here(r)]
         places = self.places(rollouts)
         with control.lock:
             control.wait("trainer", lambda: control.steps_taken < control.train_limit)
@@ -105,6 +106,11 @@ class Trainer:
                     counts[place] += 1
             control.steps_taken += 1
 
+    def _is_of_here(self, rollout: Rollout) -> bool:
+        if not isinstance(rollout, Rollout):
+            raise TypeError(f"rig.trainer.train takes rollouts, not {type(rollout).__name__}")
+        return rollout.prompt.data_set == self._setup.data_set
+
     def places(self, rollouts: Iterable[Rollout]) -> list[int]:
         """Where each rollout is counted."""
         return [self._index(rollout) for rollout in rollouts]
@@ -114,8 +120,6 @@ class Trainer:
         self._version = version
 
     def _index(self, rollout: Rollout) -> int:
-        if not isinstance(rollout, Rollout):
-            raise TypeError(f"rig.trainer.train takes rollouts, not {type(rollout).__name__}")
         row, generation = rollout.prompt.row, rollout.generation
         if not (0 <= row < self._setup.prompts and 0 <= generation < self._setup.group_size):
             raise ValueError(

@@ -112,10 +112,11 @@ def drawing(report: AuditReport, *, color: bool = False, width: int = 100) -> st
     def paint(text: str) -> str:
         return _coloured(text) if color else text
 
-    per_pass = report.setup.prompts_per_pass
+    setup = report.setup.changed(report.timeline.changes)
+    per_pass = setup.prompts_per_pass
     lines = chart(
         rows,
-        breaks=range(per_pass, report.setup.total, per_pass),
+        breaks=range(per_pass, setup.total, per_pass),
         urgent=[at for at, symbol in enumerate(result) if _SYMBOLS[symbol].colour == _FAULT],
         width=width,
         height=_MOST_LINES,
@@ -131,7 +132,8 @@ def drawing(report: AuditReport, *, color: bool = False, width: int = 100) -> st
 
 def stream_length(report: AuditReport) -> int:
     """How many ordinals a run has, over all passes."""
-    return max(report.setup.total, len(report.history.rows))
+    setup = report.setup.changed(report.timeline.changes)
+    return max(setup.total, len(report.history.rows))
 
 
 def _cut_short(report: AuditReport) -> str | None:

@@ -15,7 +15,8 @@ something else, makes it one more.
                    ``hang``, ``refused``, ``known``, ``undetermined``, ``unreached``,
                    ``died``, ``not_run``), ``worst_skip``, ``worst_repeat``, and
                    ``shortest_failing``, a node id or null
-``timelines``      for each timeline: the fields of :class:`~pytest_resume_audit.summary.Record`
+``timelines``      for each that was run: the fields of
+                   :class:`~pytest_resume_audit.summary.Record`
 =================  ==================================================================
 """
 
@@ -45,7 +46,7 @@ def render(summary: Summary) -> str:
             "audited": summary.audited,
             "states": summary.states,
             "tests": [_test(row) for row in summary.rows],
-            "timelines": [asdict(record) for record in summary.records],
+            "timelines": [asdict(r) for r in summary.records if r.outcome != "not run"],
         },
         ensure_ascii=False,
     )

@@ -187,9 +187,10 @@ def _remarks(report: AuditReport) -> Iterator[str]:
     for finding in report.findings:
         if finding.verdict == "hang":
             yield from _whereabouts(finding.text.split("; ")[1:])
-    for missed in report.missed:
+    for missed, times in Counter(report.missed).items():
         whose = " (the collector's own way of working)" if missed.throttled else ""
-        yield f"not done: {missed.step}: {missed.why}{whose}"
+        again = f" ({times} times)" if times > 1 else ""
+        yield f"not done: {missed.step}: {missed.why}{whose}{again}"
     named = [set(finding.ordinals) for finding in report.findings]
     for name, what in _ASIDES.items():
         ordinals = getattr(report, name)

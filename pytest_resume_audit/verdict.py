@@ -535,6 +535,10 @@ class _Judgement:
         beyond = {place for places in self.places.values() for place in places[passes:]}
         return beyond & self.reference.trained
 
+    def _written_over(self, save: SaveRecord) -> list[SaveRecord]:
+        """The saves that died while they wrote over this one."""
+        return [s for s in self.history.saves if s.died_at and s.overwrote == save.checkpoint]
+
     def _rolled_back(self) -> set[int]:
         lost: set[int] = set()
         kept = {life.number: until for life, until in self.lineage}
@@ -659,6 +663,11 @@ class _Judgement:
                 "not come round again at a save", f"not come round again at {at}, and {behind}"
             )
         if ordinal in standing.trained | standing.settled and self._counted(save, ordinal):
+            if life.data_set != writer.data_set:
+                return Reason(
+                    "settled in another data set",
+                    f"settled before {at} in another data set, and {behind}",
+                )
             return Reason(
                 "weights not restored",
                 f"trained before {at}, but the weights of life {life.number} do not show it",
@@ -699,6 +708,14 @@ class _Judgement:
                     "trained before a save and again",
                     f"trained before save {save.number} and again in life {life.number}",
                 )
+            for over in self._written_over(save):
+                before = self.history.lives[over.life - 1].ordinals("trained", until=over.position)
+                if life.number in lives and ordinal in before:
+                    return Reason(
+                        "trained before a save and again",
+                        f"trained before save {over.number}, which died while it wrote over save "
+                        f"{save.number}, and again in life {life.number}",
+                    )
         if len(trainings) > 1:
             steps = sorted({step for _, step in trainings})
             where = f"in steps {' and '.join(map(str, steps))}"
@@ -786,8 +803,8 @@ class _Judgement:
 
     def _check_restored(self, life: LifeRecord, save: SaveRecord) -> None:
         # What a save that died was writing over may be the one or the other by now.
-        over = [s for s in self.history.saves if s.died_at and s.overwrote == save.checkpoint]
-        if life.began and life.start_counts not in {s.counts for s in (save, *over)}:
+        either = {s.counts for s in (save, *self._written_over(save))}
+        if life.began and life.start_counts not in either:
             self._add(
                 "lossy",
                 f"weights not restored: those of life {life.number} are not those of "

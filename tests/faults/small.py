@@ -197,10 +197,13 @@ class Small(Collector):
         return flying + [(number, prompt.row) for number, prompt in self.waiting]
 
     def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> None:
-        state = checkpoints.read(checkpoint)
+        state = self.read(checkpoint)
         if state["sizes"] != self.sizes():
             raise ResumeRefused(f"sizes were {state['sizes']}, and are {self.sizes()}")
         self.load(state, load_replay_buffer=load_replay_buffer)
+
+    def read(self, checkpoint: Path) -> dict[str, Any]:
+        return checkpoints.read(checkpoint)
 
     def load(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
         self.rig.trainer.load_state_dict(state["weights"])
@@ -219,6 +222,12 @@ class Small(Collector):
     def go_to(self, place: dict[str, Any]) -> None:
         self.place, self.epoch, self.drawn = place, place["epoch"], place["drawn"]
         self.loader.load_state_dict(place["loader"])
+
+    def place_of(self, number: int) -> dict[str, Any]:
+        """The place of the loader before a prompt."""
+        epoch, yielded = divmod(number, self.rig.setup.prompts_per_pass)
+        state = {"epoch": epoch, "yielded": yielded}
+        return {"epoch": epoch, "drawn": number, "loader": state}
 
     @classmethod
     def latest(cls, root: Path) -> Path | None:
@@ -287,17 +296,9 @@ class Rewinding(Small):
             self.known |= {rollout["tag"] for rollout in state["buffer"]["rollouts"]}
 
     def go_to(self, place: dict[str, Any]) -> None:
-        super().go_to(self.place_of(self.mark()))
+        super().go_to(self.place_of(first_not_in(self.known)))
 
-    def mark(self) -> int:
-        """The first prompt that is neither settled nor in the restored buffer."""
-        return next(number for number in count() if number not in self.known)
 
-    def place_of(self, number: int) -> dict[str, Any]:
-        """The place of the loader before a prompt."""
-        epoch, yielded = divmod(number, self.rig.setup.prompts_per_pass)
-        return {
-            "epoch": epoch,
-            "drawn": number,
-            "loader": {"epoch": epoch, "yielded": yielded},
-        }
+def first_not_in(numbers: set[int]) -> int:
+    """The lowest number, from 0, that is not in a set."""
+    return next(number for number in count() if number not in numbers)

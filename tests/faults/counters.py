@@ -10,7 +10,7 @@ from typing import Any
 from faults.identity import ByRow
 from faults.place import IDLE, FromCount
 from faults.planted import OUT_OF_SCOPE, planted
-from faults.small import Group, Rewinding, Small, Threaded, first_not_in
+from faults.small import Rewinding, Small, Threaded, first_not_in
 from pytest_resume_audit import Prompt, Rig, Rollout, Setup
 from pytest_resume_audit.collectors import checkpoints
 
@@ -110,7 +110,7 @@ class ShiftedStamps(Small):
     because="the two places that are remembered are 12 and 16, and 4-19 are in flight",
     skipped="4-19",
     why={"in flight at a save": "4-19"},
-    caught_by="mid-flight",
+    caught_by="second-resume",
 )
 class ShortMemory(Rewinding):
     """Remembers two places of the loader, and without one that is old enough takes the live one.

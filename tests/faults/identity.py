@@ -51,7 +51,7 @@ class InOrder(Small):
     because="5 is trained under a new number, so the mark stays at 5; 5-7 are trained",
     duplicated="5-7",
     why={"trained before a save and again": "5-7"},
-    caught_by="failed-generation",
+    caught_by="even-failing-15",
 )
 class RetriedUnderANewName(InOrder):
     """Gives what is tried again a new number, and never closes the old one.
@@ -120,7 +120,7 @@ class DoneInAnotherPass(ByRow):
     because="11 has the text of 3, which is trained",
     skipped="11",
     why={"thrown away on arrival": "11"},
-    caught_by="mid-flight",
+    caught_by="idle-save",
 )
 class ByText(Rewinding):
     """Knows by their texts what is settled: one of two that are equal stands for both.
@@ -153,7 +153,7 @@ class ByText(Rewinding):
     because="0-7 are settled in the old data set, and taken for settled in the new one",
     skipped="0-7",
     why={"settled in another data set": "0-7"},
-    caught_by="even-ordered-01-other-data",
+    caught_by="even-ordered-08-other-data",
 )
 class SetOfOtherData(Rewinding):
     """Keeps the set of what is done when the data set is another.

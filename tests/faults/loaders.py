@@ -9,7 +9,7 @@ from typing import Any
 
 from faults.place import IDLE
 from faults.planted import planted
-from faults.small import Rewinding, Small
+from faults.small import Small
 from pytest_resume_audit import Prompt, Rig, Rollout, Setup
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class EmptyPass(Small):
     because="the loader is at its end, and begins anew",
     duplicated="0-7",
     why={"trained before a save and again": "0-7"},
-    caught_by="end-of-pass",
+    caught_by="second-resume",
 )
 class SamePassAgain(Small):
     """Begins the pass again when its loader was saved at the end.
@@ -136,7 +136,7 @@ class OwnLoader(Small):
     skipped="4 7",
     duplicated="2 3",
     why={"never handed out": "4 7", "trained before a save and again": "2 3"},
-    caught_by="end-of-pass-nothing-yet",
+    caught_by="second-pass",
 )
 class ShuffledAnew(OwnLoader):
     """Restores the place, and not the state of the generator that the order comes from.
@@ -179,7 +179,7 @@ class IteratorFirst(Small):
     because="run 1 draws two batches, run 2 one; run 3 goes on behind the first",
     duplicated="4-11",
     why={"trained before a save and again": "4-11"},
-    caught_by="second-resume",
+    caught_by="legacy-lineage",
 )
 class CountsOneRun(Small):
     """Saves how much this run has drawn, which the next takes for the place.
@@ -305,7 +305,7 @@ class FewerRanks(Small):
     because="the place is 8, in the new data set of ten as well",
     skipped="0-7",
     why={"settled in another data set": "0-7"},
-    caught_by="even-ordered-01-other-data",
+    caught_by="even-ordered-08-other-data",
 )
 class AnyData(Small):
     """Goes to the old place, in whatever data set.

@@ -18,7 +18,7 @@ from pytest_resume_audit import Prompt, Rig, Setup
     "thrown away",
     skipped="12 13",
     why={"never dispatched": "12 13"},
-    caught_by="mid-flight",
+    caught_by="second-resume",
 )
 class ThrowsTheRestAway(Rewinding):
     """Fills up the restored step from a new batch, and throws the rest of the batch away.
@@ -66,7 +66,7 @@ class Oversampling(Small):
     because="0-7 are trained, 8-11 wait in the pool",
     skipped="8-11",
     why={"finished, held by the collector at a save": "8-11"},
-    caught_by="even-ordered-11",
+    caught_by="dropped",
 )
 class SparePool(Small):
     """Keeps what the next step does not need in a pool of its own, which is not saved.
@@ -158,7 +158,7 @@ class OtherSampler(Small):
     because="of the eight that are buffered four fit",
     skipped="8-11",
     why={"buffered at a save, and not restored": "8-11"},
-    caught_by="even-ordered-09-nothing-yet",
+    caught_by="even-ordered-07-thrice",
 )
 class SmallerBuffer(Small):
     """Cuts the saved buffer to what fits in the new one.

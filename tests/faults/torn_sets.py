@@ -84,7 +84,7 @@ class PlaceFirst(Threaded):
     because="the weights have 0-7 already, the place is still 4",
     duplicated="4-7",
     why={"trained before a save and again": "4-7"},
-    caught_by="even-ordered-07-killed",
+    caught_by="even-ordered-06-killed",
 )
 class WrittenOver(Small):
     """Writes the files of a checkpoint one by one over those of the last.
@@ -149,7 +149,7 @@ class PointerFirst(Pointed):
     WHOLE + "crash in save at 4; restart",
     because="the second directory is named and empty, so it begins with new weights",
     finding="silent restart",
-    caught_by="even-ordered-07-killed",
+    caught_by="even-ordered-08-killed",
 )
 class PointerFirstAndSilent(Pointed):
     """The same, and what is named and not there is taken for a run that never saved.
@@ -169,7 +169,7 @@ class PointerFirstAndSilent(Pointed):
     because="the first checkpoint is deleted, the second not written: at the worst point of the "
     "save it begins with new weights",
     finding="silent restart",
-    caught_by="even-ordered-07-killed",
+    caught_by="even-ordered-01-killed",
 )
 class DeletesFirst(Small):
     """Keeps one checkpoint, and deletes it before the new one is there.
@@ -256,7 +256,7 @@ class NewerSnapshot(Small):
     because="the second directory has the weights of 0-7, and nothing else",
     duplicated="0-7",
     why={"trained before a save and again": "0-7"},
-    caught_by="even-ordered-07-killed",
+    caught_by="even-ordered-01-killed",
 )
 class HighestNumber(Small):
     """Takes the directory with the highest number, whatever is in it.
@@ -289,7 +289,7 @@ class HighestNumber(Small):
     "which the weights show as one too many in the last pass",
     duplicated="12-15",
     why={"trained before a save and again": "12-15"},
-    caught_by="passes-ordered-07-raced",
+    caught_by="even-ordered-01-raced",
 )
 class ReadInTwo(Threaded):
     """Reads the loader's pass and its place in the pass one after the other, without a lock.

@@ -108,6 +108,7 @@ SHORT = Sizes(
     {"prompts": 5, "passes": 3, "batch_size": 2, "prompts_per_step": 3},
 )
 LIMITED = Sizes("limited", "6 prompts in flight at the most", {"max_in_flight": 6})
+CROWDED = Sizes("crowded", "6 groups fit in the buffer", {"capacity": 6})
 """The sizes of the runs."""
 
 
@@ -166,12 +167,13 @@ class _Run:
             if version >= oldest and o not in taken
         }
         self.steps += bool(taken)
+        self._dispatch()
         return Event("train", "train", self.place)
 
     def _may_hand_out(self) -> bool:
         out = len(self.flying) + len(self.buffered)
         batch = self.setup.batch_size
-        room = out + batch <= WINDOW * batch and not self.waiting
+        room = out + batch <= WINDOW * batch and not self.waiting and self._has_room()
         return room and self.place < self.setup.total
 
     def _hand_out(self) -> Event:
@@ -182,9 +184,14 @@ class _Run:
         self._dispatch()
         return Event(f"hand_out {self.place}", "hand_out", self.place)
 
+    def _has_room(self) -> bool:
+        limit, capacity = self.setup.max_in_flight, self.setup.capacity
+        if limit is not None and len(self.flying) >= limit:
+            return False
+        return capacity is None or len(self.flying) + len(self.buffered) < capacity
+
     def _dispatch(self) -> None:
-        limit = self.setup.max_in_flight
-        while self.waiting and (limit is None or len(self.flying) < limit):
+        while self.waiting and self._has_room():
             self.flying[self.waiting.pop(0)] = self.steps
 
     def _next(self) -> int:
@@ -278,6 +285,12 @@ THRICE = Insert(
     ),
 )
 STOPPED = Insert("stopped", "stopped and restarted", "save; stop; restart; {again}")
+AFRESH = Insert(
+    "afresh",
+    "restarted, and then begun afresh: no trace of the lives before",
+    "save; crash; restart; {again}; crash; restart afresh; {again}",
+    seen=("huggingface/trl#5911",),
+)
 ROLLED_BACK = Insert(
     "rolled",
     "crashed some events after the save, which are lost",
@@ -499,11 +512,11 @@ def nightly() -> Iterator[NamedTimeline]:
     for order in ORDERS:
         for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, ROLLED_BACK, LEGACY):
             yield from every_save_point(EVEN, order, insert)
-        for sizes in (UNEVEN, PASSES, SHORT, LIMITED):
+        for sizes in (UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
             for insert in (PLAIN, NO_BUFFER, THRICE):
                 yield from every_save_point(sizes, order, insert)
     for order in ORDERS[:2]:
-        for insert in (STOPPED, OLDER, LEGACY_LINEAGE):
+        for insert in (STOPPED, OLDER, AFRESH, LEGACY_LINEAGE):
             yield from every_save_point(EVEN, order, insert)
         for insert in (RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST, *RESIZED):
             yield from every_save_point(EVEN, order, insert)
@@ -511,10 +524,10 @@ def nightly() -> Iterator[NamedTimeline]:
 
 def full() -> Iterator[NamedTimeline]:
     """Everything: each size in each order with each insert, and every two save points."""
-    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, ROLLED_BACK, OLDER, LEGACY]
+    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, ROLLED_BACK, OLDER, AFRESH, LEGACY]
     inserts += [LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST]
-    one_pass = (EVEN, LIMITED)
-    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED):
+    one_pass = (EVEN, LIMITED, CROWDED)
+    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
         for order in ORDERS:
             for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
                 yield from every_save_point(sizes, order, insert)

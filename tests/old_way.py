@@ -91,7 +91,7 @@ class OldWay:
     def _restart(self, words: list[str]) -> None:
         text = " ".join(words)
         saved = self.saves[0 if "from 0" in text else -1] if self.saves else Saved()
-        self._begin(saved)
+        self._begin(Saved() if "afresh" in text else saved)
         if "no_buffer" in text:
             self.now.buffered = {}
         for name, value in re.findall(r"(batch_size|group_size|prompts|data_set) (\d+)", text):
@@ -115,7 +115,12 @@ class OldWay:
 
     def _dispatch(self) -> None:
         limit = self.setup.max_in_flight or UNLIMITED
-        while self.waiting and len(self.flying) < limit:
+        capacity = self.setup.capacity or UNLIMITED
+        while (
+            self.waiting
+            and len(self.flying) < limit
+            and len(self.flying) + len(self.now.buffered) < capacity
+        ):
             out = set(range(self.setup.group_size))
             self.flying[self.waiting.pop(0)] = (out, self.now.steps)
 
@@ -161,6 +166,7 @@ class OldWay:
             del now.buffered[ordinal]
             now.trained[ordinal] += 1
         now.steps += 1
+        self._dispatch()
         return True
 
     def _drain(self) -> None:

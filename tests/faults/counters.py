@@ -28,7 +28,7 @@ OUT_OF_SCOPE["G1"] = (
     because="4-7 are restored and trained, and count as buffered for ever: there is no room",
     verdict="hang",
     finding="stopped asking for prompts",
-    caught_by="crowded-nothing-yet",
+    caught_by="crowded-ordered-05",
 )
 class FullForEver(Threaded):
     """Counts what it buffers and what leaves, and forgets that the restored leaves too.
@@ -196,7 +196,7 @@ class SilentLegacy(Small):
     because="life 2 resumes at 8, and life 3, which begins afresh, still begins there",
     skipped="0-7",
     why={"never handed out": "0-7"},
-    caught_by="afresh-nothing-yet",
+    caught_by="even-ordered-01-afresh",
 )
 class EarlierStart(Small):
     """Keeps the place of an earlier resume where a run that begins afresh finds it.

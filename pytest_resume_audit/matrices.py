@@ -45,6 +45,7 @@ class Order:
         by_position: how a script takes the same one.
         late: one that ends after all others that are in flight.
         fails: one that fails.
+        backlog: steps that the buffer must be enough for before one is taken.
         sizes: fields of the setup that belong to it.
     """
 
@@ -54,6 +55,7 @@ class Order:
     by_position: str = "oldest 1"
     late: int | None = None
     fails: int | None = None
+    backlog: int = 1
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def next(self, flying: Iterable[int]) -> int:
@@ -74,6 +76,7 @@ ORDERS = (
         by_position="newest 1",
         sizes={"max_age": 1},
     ),
+    Order("backlog", "steps come late, so that the buffer holds more than one", backlog=2),
 )
 """The orders in which answers come."""
 
@@ -153,7 +156,7 @@ class _Run:
                 return
 
     def _may_train(self) -> bool:
-        whole = len(self.buffered) >= self.setup.prompts_per_step
+        whole = len(self.buffered) >= self.setup.prompts_per_step * self.order.backlog
         at_the_end = self.place == self.setup.total and not self.flying
         return bool(self.buffered) and (whole or at_the_end)
 
@@ -397,6 +400,9 @@ def _resized(name: str, says: str, changes: str, *seen: str) -> Insert:
     )
 
 
+SMALLER_BUFFER = _resized(
+    "smaller-buffer", "restarted with a smaller buffer", "capacity 4", "NVIDIA-NeMo/RL#3138"
+)
 RESIZED = (
     _resized("larger-batches", "restarted with larger batches", "batch_size 8", "allenai/OLMo#182"),
     _resized(
@@ -405,6 +411,7 @@ RESIZED = (
     _resized(
         "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3665"
     ),
+    SMALLER_BUFFER,
     _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),
     _resized(
         "other-data",
@@ -509,13 +516,16 @@ def _script(steps: Iterable[str]) -> str:
 
 def nightly() -> Iterator[NamedTimeline]:
     """A save after every event of runs of all sizes and orders, resumed in several ways."""
-    for order in ORDERS:
+    *orders, backlog = ORDERS
+    for order in orders:
         for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, ROLLED_BACK, LEGACY):
             yield from every_save_point(EVEN, order, insert)
         for sizes in (UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
             for insert in (PLAIN, NO_BUFFER, THRICE):
                 yield from every_save_point(sizes, order, insert)
-    for order in ORDERS[:2]:
+    for insert in (PLAIN, NO_BUFFER, THRICE, SMALLER_BUFFER):
+        yield from every_save_point(EVEN, backlog, insert)
+    for order in orders[:2]:
         for insert in (STOPPED, OLDER, AFRESH, LEGACY_LINEAGE):
             yield from every_save_point(EVEN, order, insert)
         for insert in (RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST, *RESIZED):

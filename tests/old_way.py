@@ -94,10 +94,16 @@ class OldWay:
         self._begin(Saved() if "afresh" in text else saved)
         if "no_buffer" in text:
             self.now.buffered = {}
-        for name, value in re.findall(r"(batch_size|group_size|prompts|data_set) (\d+)", text):
+        for name, value in re.findall(
+            r"(batch_size|group_size|prompts|capacity|data_set) (\d+)", text
+        ):
             self.setup = self.setup.changed([(name, int(value))])
             if name == "group_size":
                 self.now.buffered = {}  # never complete again
+            if name == "capacity":
+                # The oldest have to go.
+                kept = list(self.now.buffered.items())[-int(value) :]
+                self.now.buffered = dict(kept)
             if name == "data_set":
                 self.forgotten = self.now.trained.copy()
 

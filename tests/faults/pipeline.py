@@ -153,12 +153,12 @@ class OtherSampler(Small):
 
 @planted(
     "C7",
-    "hand_out 12; finish 0-3; train; finish 4-11; save; crash; restart",
+    "hand_out 12; finish 0-3; train; finish 4-11; save; crash; restart with capacity 4",
     setup=Setup(prompts=24),
     because="of the eight that are buffered four fit",
     skipped="8-11",
     why={"buffered at a save, and not restored": "8-11"},
-    caught_by="even-ordered-07-thrice",
+    caught_by="even-backlog-08-smaller-buffer",
 )
 class SmallerBuffer(Small):
     """Cuts the saved buffer to what fits in the new one.
@@ -167,8 +167,9 @@ class SmallerBuffer(Small):
     """
 
     def load_buffer(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
-        if load_replay_buffer:
-            del state["buffer"]["rollouts"][4 * self.rig.setup.group_size :]
+        capacity = self.rig.setup.capacity
+        if load_replay_buffer and capacity is not None:
+            del state["buffer"]["rollouts"][capacity * self.rig.setup.group_size :]
         super().load_buffer(state, load_replay_buffer=load_replay_buffer)
 
 

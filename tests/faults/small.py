@@ -214,7 +214,8 @@ class Small(Collector):
         """Load the buffer, or answer once more what was in it; and what was out in any case."""
         out = {(number, row) for number, row in state["out"]}
         if load_replay_buffer:
-            self.rig.buffer.load_state_dict(state["buffer"])
+            no_room = self.rig.buffer.load_state_dict(state["buffer"])
+            out |= {(rollout.tag, rollout.prompt.row) for rollout in no_room}
         else:
             out |= {(rollout["tag"], rollout["row"]) for rollout in state["buffer"]["rollouts"]}
         self.waiting.extend((number, self.rig.prompts[row]) for number, row in sorted(out))
@@ -292,8 +293,8 @@ class Rewinding(Small):
         self.settled = set(state["settled"])
         self.known = set(self.settled)
         if load_replay_buffer:
-            self.rig.buffer.load_state_dict(state["buffer"])
-            self.known |= {rollout["tag"] for rollout in state["buffer"]["rollouts"]}
+            no_room = {r.tag for r in self.rig.buffer.load_state_dict(state["buffer"])}
+            self.known |= {r["tag"] for r in state["buffer"]["rollouts"]} - no_room
 
     def go_to(self, place: dict[str, Any]) -> None:
         super().go_to(self.place_of(first_not_in(self.known)))

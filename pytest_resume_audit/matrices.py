@@ -112,6 +112,7 @@ SHORT = Sizes(
 )
 LIMITED = Sizes("limited", "6 prompts in flight at the most", {"max_in_flight": 6})
 CROWDED = Sizes("crowded", "6 groups fit in the buffer", {"capacity": 6})
+TWINS = Sizes("twins", "16 prompts, of which every two have one text", {"texts": 8})
 """The sizes of the runs."""
 
 
@@ -523,6 +524,8 @@ def nightly() -> Iterator[NamedTimeline]:
         for sizes in (UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
             for insert in (PLAIN, NO_BUFFER, THRICE):
                 yield from every_save_point(sizes, order, insert)
+    for order in orders[:2]:
+        yield from every_save_point(TWINS, order, PLAIN)
     for insert in (PLAIN, NO_BUFFER, THRICE, SMALLER_BUFFER):
         yield from every_save_point(EVEN, backlog, insert)
     for order in orders[:2]:
@@ -542,3 +545,5 @@ def full() -> Iterator[NamedTimeline]:
             for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
                 yield from every_save_point(sizes, order, insert)
             yield from every_two_save_points(sizes, order)
+    for order in ORDERS:
+        yield from every_save_point(TWINS, order, PLAIN)

@@ -116,11 +116,12 @@ class DoneInAnotherPass(ByRow):
 
 @planted(
     "E4",
-    "hand_out 12; finish 0-3; train; save; crash; restart",
+    "hand_out 12; finish 3; train; save; crash; restart",
+    setup=Setup(prompts_per_step=1, texts=8),
     because="11 has the text of 3, which is trained",
     skipped="11",
     why={"thrown away on arrival": "11"},
-    caught_by="idle-save",
+    caught_by="twins-ordered-04",
 )
 class ByText(Rewinding):
     """Knows by their texts what is settled: one of two that are equal stands for both.
@@ -133,8 +134,7 @@ class ByText(Rewinding):
         self.texts: set[tuple[int, str]] = set()
 
     def key(self, number: int, prompt: Prompt) -> tuple[int, str]:
-        twin = self.rig.prompts[3] if prompt.row == 11 else prompt
-        return number // self.rig.setup.prompts_per_pass, twin.text
+        return number // self.rig.setup.prompts_per_pass, prompt.text
 
     def load_buffer(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
         super().load_buffer(state, load_replay_buffer=load_replay_buffer)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from faults.identity import ByRow
 from faults.place import IDLE, FromCount
 from faults.planted import OUT_OF_SCOPE, planted
 from faults.small import Rewinding, Small, Threaded, first_not_in
@@ -244,7 +243,7 @@ class RolloutZero(FromCount):
     why={"trained before a save and again": "8-15"},
     caught_by="second-pass",
 )
-class FreshLoader(ByRow):
+class FreshLoader(Rewinding):
     """Keeps the set of what is done in the pass, under a loader that begins afresh.
 
     https://github.com/NovaSky-AI/SkyRL/pull/2010
@@ -254,9 +253,12 @@ class FreshLoader(ByRow):
         pass
 
     def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:
+        size = self.rig.setup.prompts_per_pass
+        current = first_not_in(self.known) // size
+        done = {self.row_of(n) for n in self.known if n // size == current}
         if self.epoch > 0:
-            self.rows.clear()
-        return super().wanted(batch)
+            done.clear()
+        return [(number, prompt) for number, prompt in batch if prompt.row not in done]
 
 
 @planted(

@@ -27,6 +27,11 @@ class InOrder(Small):
         self.turn.append(number)
         super().send(number, prompt)
 
+    def has_room(self) -> bool:
+        capacity = self.rig.setup.capacity
+        kept = len(self.flying) + len(self.finished) + len(self.rig.buffer)
+        return super().has_room() and (capacity is None or kept < capacity)
+
     def ended(self, group: Group) -> None:
         self.finished[group.number] = group
         while self.turn and self.turn[0] in self.finished:
@@ -71,30 +76,6 @@ class RetriedUnderANewName(InOrder):
         self.send(self.alias, group.prompt)
 
 
-class ByRow(Rewinding):
-    """Knows by their rows what is settled, and goes through the pass from its start."""
-
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(rig)
-        self.rows: set[int] = set()
-
-    def row(self, number: int) -> int:
-        epoch, place = divmod(number, self.rig.setup.prompts_per_pass)
-        return self.rig.setup.order(epoch)[place]
-
-    def load_buffer(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
-        super().load_buffer(state, load_replay_buffer=load_replay_buffer)
-        self.rows = {self.row(number) for number in self.known if self.counts(number)}
-
-    def counts(self, number: int) -> bool:
-        """Whether a number that is known is of the pass that is gone through again."""
-        size = self.rig.setup.prompts_per_pass
-        return number // size == first_not_in(self.known) // size
-
-    def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:
-        return [(number, prompt) for number, prompt in batch if prompt.row not in self.rows]
-
-
 @planted(
     "E3",
     IDLE,
@@ -104,14 +85,15 @@ class ByRow(Rewinding):
     why={"never dispatched": "8-15"},
     caught_by="end-of-pass",
 )
-class DoneInAnotherPass(ByRow):
-    """Keeps the set of what is done over the end of a pass.
+class DoneInAnotherPass(Rewinding):
+    """Knows by their rows what is settled, and keeps the set over the end of a pass.
 
     https://github.com/NovaSky-AI/SkyRL/pull/1802
     """
 
-    def counts(self, number: int) -> bool:
-        return True
+    def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:
+        done = {self.row_of(number) for number in self.known}
+        return [(number, prompt) for number, prompt in batch if prompt.row not in done]
 
 
 @planted(
@@ -129,22 +111,12 @@ class ByText(Rewinding):
     Seen as the reason for which public code refuses equal keys.
     """
 
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(rig)
-        self.texts: set[tuple[int, str]] = set()
+    def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:
+        texts = {self.key(number, self.rig.prompts[self.row_of(number)]) for number in self.known}
+        return [(n, prompt) for n, prompt in batch if self.key(n, prompt) not in texts]
 
     def key(self, number: int, prompt: Prompt) -> tuple[int, str]:
         return number // self.rig.setup.prompts_per_pass, prompt.text
-
-    def load_buffer(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
-        super().load_buffer(state, load_replay_buffer=load_replay_buffer)
-        setup, size = self.rig.setup, self.rig.setup.prompts_per_pass
-        for number in self.known:
-            row = setup.order(number // size)[number % size]
-            self.texts.add(self.key(number, self.rig.prompts[row]))
-
-    def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:
-        return [(n, prompt) for n, prompt in batch if self.key(n, prompt) not in self.texts]
 
 
 @planted(

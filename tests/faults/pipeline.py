@@ -207,13 +207,13 @@ class WarmUpAgain(Small):
     https://github.com/verl-project/verl/issues/7759
     """
 
-    sent_again = 0
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.sent_again: list[Group] = []
 
     def start(self) -> None:
-        while self.waiting and self.has_room():
-            self.send(*self.waiting.popleft())
-        self.sent_again = len(self.flying)
+        super().start()
+        self.sent_again = list(self.flying)
 
-    def has_room(self) -> bool:
-        limit = self.rig.setup.max_in_flight
-        return limit is None or len(self.flying) - self.sent_again < limit
+    def in_flight(self) -> int:
+        return sum(group not in self.sent_again for group in self.flying)

@@ -108,10 +108,13 @@ class Small(Collector):
     # -- answers -----------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        setup, flying = self.rig.setup, len(self.flying)
+        setup, flying = self.rig.setup, self.in_flight()
         if setup.max_in_flight is not None and flying >= setup.max_in_flight:
             return False
         return setup.capacity is None or flying + len(self.rig.buffer) < setup.capacity
+
+    def in_flight(self) -> int:
+        return len(self.flying)
 
     def dispatch(self) -> None:
         while self.waiting and self.has_room():
@@ -298,6 +301,10 @@ class Rewinding(Small):
 
     def go_to(self, place: dict[str, Any]) -> None:
         super().go_to(self.place_of(first_not_in(self.known)))
+
+    def row_of(self, number: int) -> int:
+        epoch, place = divmod(number, self.rig.setup.prompts_per_pass)
+        return self.rig.setup.order(epoch)[place]
 
 
 def first_not_in(numbers: set[int]) -> int:

@@ -193,7 +193,7 @@ class DeletesFirst(Small):
     caught_by="even-ordered-01-raced",
 )
 class CapturedLate(Threaded):
-    """Captures each part when its file is written, the loader's place at last.
+    """Captures the loader's place when its file is written, behind all the others.
 
     https://github.com/NVIDIA-NeMo/RL/issues/3429, https://github.com/ByteDance-Seed/VeOmni/pull/789
     """
@@ -201,7 +201,8 @@ class CapturedLate(Threaded):
     def save(self, root: Path, step: int) -> None:
         with self.lock:
             parts = self.state()
-        parts["place"] = parts.pop("place") and (lambda: self.here(self.rig.loader.state_dict()))
+        del parts["place"]
+        parts["place"] = lambda: self.here(self.rig.loader.state_dict())
         checkpoints.publish(root, parts, step=step, form=LATE)
 
 
@@ -265,14 +266,16 @@ class HighestNumber(Small):
     https://github.com/NVIDIA-NeMo/Automodel/pull/3261
     """
 
-    latest = Small.__mro__[1].latest  # type: ignore[attr-defined]
-
     def save(self, root: Path, step: int) -> None:
         state = self.state()
         directory = root / f"step_{len(list(root.glob('step_*'))) + 1}"
         directory.mkdir()
         write(directory / "weights.json", state.pop("weights"))
         write(directory / "rest.json", state)
+
+    @classmethod
+    def latest(cls, root: Path) -> Path | None:
+        return super(Small, cls).latest(root)
 
     def read(self, checkpoint: Path) -> dict[str, Any]:
         begin = {"sizes": self.sizes(), "place": self.place, "buffer": {"rollouts": []}, "out": []}

@@ -45,6 +45,7 @@ class Order:
         by_position: how a script takes the same one.
         late: one that ends after all others that are in flight.
         fails: one that fails.
+        backlog: steps that the buffer must be enough for before one is taken.
         sizes: fields of the setup that belong to it.
     """
 
@@ -54,6 +55,7 @@ class Order:
     by_position: str = "oldest 1"
     late: int | None = None
     fails: int | None = None
+    backlog: int = 1
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def next(self, flying: Iterable[int]) -> int:
@@ -75,6 +77,7 @@ ORDERS = (
         by_position="newest 1",
         sizes={"max_age": 1},
     ),
+    Order("backlog", "steps come late, so that the buffer holds more than one", backlog=2),
 )
 """The orders in which answers come."""
 
@@ -109,6 +112,8 @@ SHORT = Sizes(
     {"prompts": 5, "passes": 3, "batch_size": 2, "prompts_per_step": 3},
 )
 LIMITED = Sizes("limited", "6 prompts in flight at the most", {"max_in_flight": 6})
+CROWDED = Sizes("crowded", "6 groups fit in the buffer", {"capacity": 6})
+TWINS = Sizes("twins", "16 prompts, of which every two have one text", {"texts": 8})
 """The sizes of the runs."""
 
 
@@ -153,7 +158,7 @@ class _Run:
                 return
 
     def _may_train(self) -> bool:
-        whole = len(self.buffered) >= self.setup.prompts_per_step
+        whole = len(self.buffered) >= self.setup.prompts_per_step * self.order.backlog
         at_the_end = self.place == self.setup.total and not self.flying
         return bool(self.buffered) and (whole or at_the_end)
 
@@ -167,16 +172,15 @@ class _Run:
             if version >= oldest and o not in taken
         }
         self.steps += bool(taken)
+        self._dispatch()
         return Event("train", "train", self.place)
 
     def _may_hand_out(self) -> bool:
         out = len(self.flying) + len(self.buffered)
         batch = self.setup.batch_size
         room = out + batch <= WINDOW * batch and not self.waiting
-        limit = self.setup.max_in_flight
         # With no room for any of it, some collectors ask for a batch, and others do not.
-        any_fits = limit is None or len(self.flying) < limit
-        return room and any_fits and self.place < self.setup.total
+        return room and self._has_room() and self.place < self.setup.total
 
     def _hand_out(self) -> Event:
         in_pass = self.place % self.setup.prompts_per_pass
@@ -186,9 +190,14 @@ class _Run:
         self._dispatch()
         return Event(f"hand_out {self.place}", "hand_out", self.place)
 
+    def _has_room(self) -> bool:
+        limit, capacity = self.setup.max_in_flight, self.setup.capacity
+        if limit is not None and len(self.flying) >= limit:
+            return False
+        return capacity is None or len(self.flying) + len(self.buffered) < capacity
+
     def _dispatch(self) -> None:
-        limit = self.setup.max_in_flight
-        while self.waiting and (limit is None or len(self.flying) < limit):
+        while self.waiting and self._has_room():
             self.flying[self.waiting.pop(0)] = self.steps
 
     def _next(self) -> int:
@@ -282,6 +291,12 @@ THRICE = Insert(
     ),
 )
 STOPPED = Insert("stopped", "stopped and restarted", "save; stop; restart; {again}")
+AFRESH = Insert(
+    "afresh",
+    "restarted, and then begun afresh: no trace of the lives before",
+    "save; crash; restart; {again}; crash; restart afresh; {again}",
+    seen=("huggingface/trl#5911",),
+)
 ROLLED_BACK = Insert(
     "rolled",
     "crashed some events after the save, which are lost",
@@ -388,6 +403,9 @@ def _resized(name: str, says: str, changes: str, *seen: str) -> Insert:
     )
 
 
+SMALLER_BUFFER = _resized(
+    "smaller-buffer", "restarted with a smaller buffer", "capacity 4", "NVIDIA-NeMo/RL#3138"
+)
 RESIZED = (
     _resized("larger-batches", "restarted with larger batches", "batch_size 8", "allenai/OLMo#182"),
     _resized(
@@ -396,6 +414,7 @@ RESIZED = (
     _resized(
         "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3665"
     ),
+    SMALLER_BUFFER,
     _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),
     _resized(
         "other-data",
@@ -500,14 +519,19 @@ def _script(steps: Iterable[str]) -> str:
 
 def nightly() -> Iterator[NamedTimeline]:
     """A save after every event of runs of all sizes and orders, resumed in several ways."""
-    for order in ORDERS:
+    *orders, backlog = ORDERS
+    for order in orders:
         for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, ROLLED_BACK, LEGACY):
             yield from every_save_point(EVEN, order, insert)
-        for sizes in (UNEVEN, PASSES, SHORT, LIMITED):
+        for sizes in (UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
             for insert in (PLAIN, NO_BUFFER, THRICE):
                 yield from every_save_point(sizes, order, insert)
-    for order in ORDERS[:2]:
-        for insert in (STOPPED, OLDER, LEGACY_LINEAGE):
+    for order in orders[:2]:
+        yield from every_save_point(TWINS, order, PLAIN)
+    for insert in (PLAIN, NO_BUFFER, THRICE, SMALLER_BUFFER):
+        yield from every_save_point(EVEN, backlog, insert)
+    for order in orders[:2]:
+        for insert in (STOPPED, OLDER, AFRESH, LEGACY_LINEAGE):
             yield from every_save_point(EVEN, order, insert)
         for insert in (RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST, *RESIZED):
             yield from every_save_point(EVEN, order, insert)
@@ -515,11 +539,13 @@ def nightly() -> Iterator[NamedTimeline]:
 
 def full() -> Iterator[NamedTimeline]:
     """Everything: each size in each order with each insert, and every two save points."""
-    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, ROLLED_BACK, OLDER, LEGACY]
+    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, ROLLED_BACK, OLDER, AFRESH, LEGACY]
     inserts += [LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST]
-    one_pass = (EVEN, LIMITED)
-    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED):
+    one_pass = (EVEN, LIMITED, CROWDED)
+    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
         for order in ORDERS:
             for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
                 yield from every_save_point(sizes, order, insert)
             yield from every_two_save_points(sizes, order)
+    for order in ORDERS:
+        yield from every_save_point(TWINS, order, PLAIN)

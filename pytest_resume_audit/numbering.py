@@ -66,12 +66,14 @@ class LifeNumbering:
     Attributes:
         place: of the loader, as far as it is known.
         restored: ordinals that were buffered at the save this life was restored from.
+        owed: all that was out at that save, the buffered ones too.
     """
 
     def __init__(self, numbering: Numbering, settled: Iterable[int] = ()) -> None:
         self.numbering = numbering
         self.place = 0
         self.restored: frozenset[int] = frozenset()
+        self.owed: frozenset[int] = frozenset()
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
         self._lost: set[tuple[int, int]] = set()
@@ -143,6 +145,10 @@ class LifeNumbering:
             if lost and stage == "dispatched":
                 return lost[0]
         if stage == "dispatched":
+            # Sent off from the checkpoint itself, without coming round again.
+            for place in waiting:
+                if place in self.owed:
+                    return place
             tried = [p for p in places if (p, generation) in here]
             if tried:
                 return tried[-1]

@@ -345,6 +345,7 @@ class Play:
         self.progress = Progress(self.setup.group_size, settled, standing.unsettled)
         numbers = self.control.numbers
         numbers.place, numbers.restored = standing.place, standing.buffered
+        numbers.owed = standing.unsettled
         for ordinal in settled:
             self.control.numbers.settle(ordinal)
         self._note("restored", save.number)

@@ -53,7 +53,7 @@ class Rig:
     def __init__(self, setup: Setup | None = None, control: Control | None = None) -> None:
         self.setup = Setup() if setup is None else setup
         self._control = _open(self.setup) if control is None else control
-        self.prompts = Prompts(self.setup.prompts, self.setup.data_set)
+        self.prompts = Prompts(self.setup.prompts, self.setup.data_set, self.setup.texts)
         self.loader = Loader(self.prompts, self._control)
         self.engine = Engine(self._control)
         self.buffer = ReplayBuffer(self._control)

@@ -37,6 +37,8 @@ class Setup:
             of the collector.
         max_failures: failed generations that the collector must tolerate.
         data_set: which data set it is: another one has other texts in the same rows.
+        texts: different texts in it: row 11 of one with 8 has that of row 3. None: each row has a
+            text of its own.
 
     Raises:
         ValueError: for a size that makes no run, naming the field.
@@ -60,13 +62,14 @@ class Setup:
     max_in_flight: int | None = None
     max_failures: int = 1
     data_set: int = 0
+    texts: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompts", "batch_size", "prompts_per_step", "group_size", "passes"):
             self._check(name, least=1)
         for name in ("seed", "max_failures", "data_set"):
             self._check(name, least=0)
-        for name, least in (("capacity", 1), ("max_age", 0), ("max_in_flight", 1)):
+        for name, least in (("capacity", 1), ("max_age", 0), ("max_in_flight", 1), ("texts", 1)):
             if getattr(self, name) is not None:
                 self._check(name, least=least)
         for name in ("shuffle", "drop_last"):

@@ -535,6 +535,10 @@ class _Judgement:
         beyond = {place for places in self.places.values() for place in places[passes:]}
         return beyond & self.reference.trained
 
+    def _written_over(self, save: SaveRecord) -> list[SaveRecord]:
+        """The saves that died while they wrote over this one."""
+        return [s for s in self.history.saves if s.died_at and s.overwrote == save.checkpoint]
+
     def _rolled_back(self) -> set[int]:
         lost: set[int] = set()
         kept = {life.number: until for life, until in self.lineage}
@@ -654,17 +658,17 @@ class _Judgement:
                 kind = f"{where.rstrip(',')} at a save"
                 return Reason(kind, f"{where} at {at}, and {behind}")
         writer = self.history.lives[save.life - 1]
-        if life.data_set != writer.data_set and ordinal in standing.trained | standing.settled:
-            return Reason(
-                "trained in another data set",
-                f"trained before {at}, in the data set that life {life.number} has no more: in "
-                "the new one it is not trained (to refuse to resume is right too)",
-            )
         if ordinal in standing.owed and writer.start_place <= ordinal:
             return Reason(
                 "not come round again at a save", f"not come round again at {at}, and {behind}"
             )
         if ordinal in standing.trained | standing.settled and self._counted(save, ordinal):
+            if life.data_set != writer.data_set:
+                return Reason(
+                    "settled in another data set",
+                    f"settled before {at} in another data set, and {behind} (to refuse to resume "
+                    "is right too)",
+                )
             return Reason(
                 "weights not restored",
                 f"trained before {at}, but the weights of life {life.number} do not show it",
@@ -705,6 +709,14 @@ class _Judgement:
                     "trained before a save and again",
                     f"trained before save {save.number} and again in life {life.number}",
                 )
+            for over in self._written_over(save):
+                before = self.history.lives[over.life - 1].ordinals("trained", until=over.position)
+                if life.number in lives and ordinal in before:
+                    return Reason(
+                        "trained before a save and again",
+                        f"trained before save {over.number}, which died while it wrote over save "
+                        f"{save.number}, and again in life {life.number}",
+                    )
         if len(trainings) > 1:
             steps = sorted({step for _, step in trainings})
             where = f"in steps {' and '.join(map(str, steps))}"
@@ -792,8 +804,8 @@ class _Judgement:
 
     def _check_restored(self, life: LifeRecord, save: SaveRecord) -> None:
         # What a save that died was writing over may be the one or the other by now.
-        over = [s for s in self.history.saves if s.died_at and s.overwrote == save.checkpoint]
-        if life.began and life.start_counts not in {s.counts for s in (save, *over)}:
+        either = {s.counts for s in (save, *self._written_over(save))}
+        if life.began and life.start_counts not in either:
             self._add(
                 "lossy",
                 f"weights not restored: those of life {life.number} are not those of "

@@ -12,7 +12,7 @@ import pytest
 from pytest_resume_audit import catalogue, fixture, listing, marker, session  # noqa: F401
 
 with contextlib.suppress(ImportError):
-    import numpy  # noqa: F401, ICN001  # it can't be loaded twice
+    import numpy  # noqa: F401  # it can't be loaded twice
 
 pytest_plugins = ["pytester"]
 
@@ -39,3 +39,23 @@ def nightly(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (marker, listing):
         monkeypatch.setattr(module, "matrix", matrices.__getitem__)
     monkeypatch.setattr(marker, "MATRICES", tuple(matrices))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell which timeline caught each planted fault, where these have been searched for."""
+    found = {
+        row: caught_by
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        for name, (row, caught_by) in report.user_properties
+        if name == "planted_fault"
+    }
+    if not found:
+        return
+    caught = sum(map(bool, found.values()))
+    terminalreporter.section(f"planted faults: {caught} of {len(found)} caught")
+    rows_of: dict[str, list[str]] = {}
+    for row, caught_by in sorted(found.items()):
+        rows_of.setdefault(caught_by or "not caught", []).append(row)
+    for caught_by, rows in sorted(rows_of.items()):
+        terminalreporter.line(f"{caught_by}: {' '.join(rows)}")

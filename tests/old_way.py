@@ -54,6 +54,7 @@ class OldWay:
         # Of each prompt in flight: the generations that are out, the weights it began with.
         self.flying: dict[int, tuple[set[int], int]] = {}
         self.failing: set[int] = set()
+        self.of_other_data: set[int] = set()
         self.ended = False
 
     def _do(self, step: str) -> None:
@@ -92,16 +93,24 @@ class OldWay:
     def _restart(self, words: list[str]) -> None:
         text = " ".join(words)
         saved = self.saves[0 if "from 0" in text else -1] if self.saves else Saved()
-        self._begin(saved)
+        self._begin(Saved() if "afresh" in text else saved)
         if "no_buffer" in text:
             self.now.buffered = {}
-        for name, value in re.findall(r"(batch_size|group_size|prompts|data_set) (\d+)", text):
+        for name, value in re.findall(
+            r"(batch_size|group_size|prompts|capacity|data_set) (\d+)", text
+        ):
             self.setup = self.setup.changed([(name, int(value))])
             if name == "group_size":
                 # Never complete again; too old they can be all the same.
                 self.now.partly, self.now.buffered = self.now.buffered, {}
+            if name == "capacity":
+                # The oldest have to go.
+                kept = list(self.now.buffered.items())[-int(value) :]
+                self.now.buffered = dict(kept)
             if name == "data_set":
+                # What is buffered answers the prompts of the other one.
                 self.forgotten = self.now.trained.copy()
+                self.of_other_data = set(self.now.buffered)
 
     # -- the way of a prompt -------------------------------------------------------------------
 
@@ -117,7 +126,12 @@ class OldWay:
 
     def _dispatch(self) -> None:
         limit = self.setup.max_in_flight or UNLIMITED
-        while self.waiting and len(self.flying) < limit:
+        capacity = self.setup.capacity or UNLIMITED
+        while (
+            self.waiting
+            and len(self.flying) < limit
+            and len(self.flying) + len(self.now.buffered) < capacity
+        ):
             out = set(range(self.setup.group_size))
             self.flying[self.waiting.pop(0)] = (out, self.now.steps)
 
@@ -163,8 +177,9 @@ class OldWay:
             return False
         for ordinal in due:
             del now.buffered[ordinal]
-            now.trained[ordinal] += 1
+            now.trained[ordinal] += ordinal not in self.of_other_data
         now.steps += 1
+        self._dispatch()
         return True
 
     def _drain(self) -> None:

@@ -16,6 +16,8 @@ from pytest_resume_audit import (
 )
 
 CASE = "hand_out 12; finish 0-3; train; finish 4 6 7 10; save; crash; restart with {changes}; drain"
+# Of the five that are buffered the oldest, 4, does not fit any more.
+FIVE = CASE.format(changes="capacity 4").replace("7 10", "7 10 5")
 CHANGES = ["batch_size 8", "batch_size 3", "group_size 3", "prompts 20", "data_set 1"]
 
 
@@ -35,6 +37,17 @@ def test_the_new_way_refuses_what_no_longer_fits(changes, collector):
     assert changes.split()[0].removesuffix("_set") in report.findings[0].text
 
 
+@pytest.mark.parametrize("collector", [FrontierCollector, FuturesCollector])
+def test_the_new_way_answers_again_what_no_longer_fits_in_the_buffer(collector):
+    report = run(collector, FIVE)
+    assert report.verdict == "lossless"
+    assert report.regenerated == [4]
+
+
+def test_the_old_way_loses_what_no_longer_fits_in_the_buffer():
+    assert run(LiveCursorCollector, FIVE).skipped == [4, 8, 9, 11]
+
+
 @pytest.mark.parametrize(
     ("changes", "skipped", "because"),
     [
@@ -42,6 +55,7 @@ def test_the_new_way_refuses_what_no_longer_fits(changes, collector):
         ("batch_size 3", [5, 8, 9, 11], "the same"),
         ("prompts 20", [5, 8, 9, 11], "the same; 16-19 are new and come in their turn"),
         ("group_size 3", [4, 5, 6, 7, 8, 9, 10, 11], "one answer of three never is a group"),
+        ("capacity 4", [5, 8, 9, 11], "the same: what is buffered just fits"),
         ("data_set 1", [0, 1, 2, 3, 5, 8, 9, 11], "0-3 were trained, but in the other data set"),
     ],
 )

@@ -88,7 +88,8 @@ def test_prompts_are_a_data_set() -> None:
 def test_a_prompt_knows_its_row_and_never_its_ordinal() -> None:
     prompt = Prompt(3)
     assert not hasattr(prompt, "__dict__")
-    assert [name for name in dir(prompt) if not name.startswith("_")] == ["data_set", "row", "text"]
+    names = [name for name in dir(prompt) if not name.startswith("_")]
+    assert names == ["data_set", "row", "text", "text_of"]
     with pytest.raises(FrozenInstanceError):
         prompt.row = 4  # type: ignore[misc]
 
@@ -147,6 +148,22 @@ def test_each_pass_has_the_order_of_its_epoch() -> None:
     passes = [[row for batch in loader for row in rows(batch)] for _ in range(2)]
     assert passes == [list(setup.order(0)), list(setup.order(1))]
     assert passes[0] != passes[1]
+
+
+def test_rows_may_have_their_texts_in_common() -> None:
+    rig = Rig(Setup(texts=8))
+    assert rig.prompts[11].text == rig.prompts[3].text == Prompt(3).text
+    assert rig.prompts[11] != rig.prompts[3]
+    assert len({prompt.text for prompt in rig.prompts}) == 8
+    assert rig.prompts.fingerprint != Rig(Setup()).prompts.fingerprint
+
+
+def test_a_text_that_two_rows_have_comes_back_with_the_buffer() -> None:
+    rig = Rig(Setup(texts=8))
+    rig.buffer.add(Rollout(rig.prompts[11], generation=0, weight_version=0))
+    again = Rig(Setup(texts=8))
+    again.buffer.load_state_dict(rig.buffer.state_dict())
+    assert again.buffer.sample(1)[0].prompt.text == Prompt(3).text
 
 
 def test_the_prompts_are_those_of_the_data_set() -> None:

@@ -249,6 +249,23 @@ def test_two_restored_groups_of_one_row() -> None:
     assert buffered == [1, 1, 5, 5]
 
 
+def test_what_was_out_twice_at_the_save_is_sent_off_twice_without_coming_round() -> None:
+    numbers = life()
+    numbers.owed = frozenset({1, 5})
+    assert way(numbers, 1, "dispatched dispatched") == [1, 5]
+    # And once more is a second try.
+    assert numbers.of("dispatched", 1, 0) == 5
+
+
+def test_a_second_try_goes_before_what_has_not_come_round_again() -> None:
+    numbers = life()
+    numbers.owed = frozenset({1, 5})
+    numbers.hand_out([0, 1], 0)
+    assert numbers.of("dispatched", 1, 0) == 1
+    numbers.lose(1, 0)
+    assert numbers.of("dispatched", 1, 0) == 1
+
+
 def test_a_restored_place_is_not_dispatched_when_it_is_thrown_away_on_arrival() -> None:
     # 1 is restored from the buffer; it comes round, and then row 1 comes for 5.
     numbers = life()

@@ -25,8 +25,9 @@ LEAST = {
     "max_in_flight": 1,
     "max_failures": 0,
     "data_set": 0,
+    "texts": 1,
 }
-MAY_BE_NONE = {"capacity", "max_age", "max_in_flight"}
+MAY_BE_NONE = {"capacity", "max_age", "max_in_flight", "texts"}
 FLAGS = {"shuffle", "drop_last"}
 
 

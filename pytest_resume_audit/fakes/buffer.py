@@ -8,7 +8,7 @@ from operator import index
 from typing import Any
 
 from pytest_resume_audit.control import Control
-from pytest_resume_audit.fakes.prompts import Prompt, Rollout
+from pytest_resume_audit.fakes.prompts import Rollout, prompt_of
 
 
 class ReplayBuffer:
@@ -127,10 +127,11 @@ class ReplayBuffer:
         Raises:
             ValueError: for what is not a state of a buffer.
         """
+        setup = self._control.setup
         try:
             rollouts = [
                 Rollout(
-                    Prompt(index(r["row"]), index(r.get("data_set", 0))),
+                    prompt_of(index(r["row"]), index(r.get("data_set", 0)), setup.texts),
                     index(r["generation"]),
                     index(r["weight_version"]),
                     r["tag"],
@@ -140,7 +141,6 @@ class ReplayBuffer:
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state of this buffer: {state!r:.200}") from error
         self._control.check()
-        setup = self._control.setup
         for rollout in rollouts:
             row, generation = rollout.prompt.row, rollout.generation
             if not (0 <= row < setup.prompts and 0 <= generation < setup.group_size):

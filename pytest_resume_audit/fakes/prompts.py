@@ -18,6 +18,7 @@ class Prompt:
     Args:
         row: index in the data set, from 0.
         data_set: which data set it is in.
+        text_of: the row whose text it has; None: its own.
 
     Example:
         >>> Prompt(5).row
@@ -26,11 +27,12 @@ class Prompt:
 
     row: int
     data_set: int = field(default=0, repr=False)
+    text_of: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:
         """A text that is the same in every life and process: a sentence where Faker is there."""
-        return _text(self.row, self.data_set)
+        return _text(self.row if self.text_of is None else self.text_of, self.data_set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Prompts(Sequence[Prompt]):
     Args:
         count: number of rows.
         data_set: which data set it is: another one has other texts.
+        texts: different texts in it; None: each row has its own.
 
     Attributes:
         fingerprint: another one for another data set.
@@ -80,9 +83,9 @@ class Prompts(Sequence[Prompt]):
         (16, 3)
     """
 
-    def __init__(self, count: int, data_set: int = 0) -> None:
-        self.fingerprint = f"{data_set}-{count}"
-        self._prompts = [Prompt(row, data_set) for row in range(count)]
+    def __init__(self, count: int, data_set: int = 0, texts: int | None = None) -> None:
+        self.fingerprint = f"{data_set}-{count}" + (f"-{texts}" if texts else "")
+        self._prompts = [prompt_of(row, data_set, texts) for row in range(count)]
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -96,6 +99,11 @@ class Prompts(Sequence[Prompt]):
     def __getitem__(self, row: slice) -> list[Prompt]: ...
     def __getitem__(self, row: int | slice) -> Prompt | list[Prompt]:
         return self._prompts[row]
+
+
+def prompt_of(row: int, data_set: int, texts: int | None) -> Prompt:
+    """The prompt in a row of a data set with so many different texts."""
+    return Prompt(row, data_set, None if texts is None else row % texts)
 
 
 @lru_cache(maxsize=4096)

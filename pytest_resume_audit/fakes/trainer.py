@@ -88,11 +88,16 @@ class Trainer:
         control = self._control
         control.check()
         # What answers the prompts of another data set trains none of this one.
-        rollouts = [r for r in rollouts if self._is_of_here(r)]
+        given = list(rollouts)
+        rollouts = [r for r in given if self._is_of_here(r)]
+        others = [r for r in given if not self._is_of_here(r)]
         places = self.places(rollouts)
         with control.lock:
             control.wait("trainer", lambda: control.steps_taken < control.train_limit)
             step = self._steps_behind() + 1
+            for rollout in others:
+                ordinal = control.numbers.look_up("trained", rollout.prompt.row, 0)
+                control.record("evicted", ordinal, text="of another data set")
             for rollout in rollouts:
                 control.reached("trained", rollout, number=step)
             if self._model is None:

@@ -130,7 +130,7 @@ def read(path: Path) -> dict[str, Loss]:
         ) from None
     except json.JSONDecodeError as error:
         raise KnownError(f"{path}, line {error.lineno}: {error.msg}") from None
-    except (KnownError, UnicodeDecodeError) as error:
+    except (KnownError, ValueError, RecursionError) as error:
         raise KnownError(f"{path}: {error}") from None
     known = found.get("known") if isinstance(found, dict) else None
     if not isinstance(known, dict) or found.get("schema") != SCHEMA:

@@ -114,6 +114,7 @@ SHORT = Sizes(
 LIMITED = Sizes("limited", "6 prompts in flight at the most", {"max_in_flight": 6})
 CROWDED = Sizes("crowded", "6 groups fit in the buffer", {"capacity": 6})
 TWINS = Sizes("twins", "16 prompts, of which every two have one text", {"texts": 8})
+LONG = Sizes("long", "64 prompts in twos", {"prompts": 64, "batch_size": 2})
 """The sizes of the runs."""
 
 
@@ -463,6 +464,40 @@ def every_save_point(sizes: Sizes, order: Order, insert: Insert) -> Iterator[Nam
         )
 
 
+def many_saves(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
+    """A timeline for each event of a run that is saved behind every event, once it has ten saves.
+
+    Names and numbers of checkpoints get one digit more then, and old ones may be cleared away.
+    """
+    fields = {**sizes.fields, **order.sizes}
+    run = events(Setup(**fields), order)
+    for number in range(10, len(run) + 1):
+        before, rest = run[:number], run[number:]
+        script, by_position = (
+            _script(
+                [
+                    *(f"{event.by_position if form else event.step}; save" for event in before),
+                    "crash; restart",
+                    "hand_out" if form else f"hand_out {before[-1].place}",
+                    *(event.by_position if form else event.step for event in rest),
+                ]
+            )
+            for form in (False, True)
+        )
+        yield NamedTimeline(
+            name=f"{sizes.name}-{order.name}-{number:02}-saves",
+            purpose=f"{sizes.says}, {order.says}; saved after every event, and crashed after "
+            f"{run[number - 1].step}",
+            script=script,
+            by_position=by_position,
+            uninterrupted=_script(event.step for event in run),
+            demand="lossless",
+            must_reach=PLAIN.must_reach,
+            sizes=fields,
+            seen=OLDER.seen,
+        )
+
+
 def every_two_save_points(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
     """A timeline for every two events of a run, saved, crashed and restarted behind both."""
     fields = {**sizes.fields, **order.sizes}
@@ -528,6 +563,8 @@ def nightly() -> Iterator[NamedTimeline]:
                 yield from every_save_point(sizes, order, insert)
     for order in orders[:2]:
         yield from every_save_point(TWINS, order, PLAIN)
+        yield from many_saves(EVEN, order)
+    yield from every_save_point(LONG, orders[3], PLAIN)
     for insert in (PLAIN, NO_BUFFER, THRICE, SMALLER_BUFFER):
         yield from every_save_point(EVEN, backlog, insert)
     for order in orders[:2]:
@@ -547,5 +584,7 @@ def full() -> Iterator[NamedTimeline]:
             for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
                 yield from every_save_point(sizes, order, insert)
             yield from every_two_save_points(sizes, order)
+            yield from many_saves(sizes, order)
     for order in ORDERS:
         yield from every_save_point(TWINS, order, PLAIN)
+        yield from every_save_point(LONG, order, PLAIN)

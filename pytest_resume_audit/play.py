@@ -6,7 +6,6 @@ import contextlib
 import copy
 import os
 import re
-import shutil
 import sys
 import threading
 import time
@@ -21,8 +20,10 @@ from pytest_resume_audit.control import NO_LIMIT, Control, Generation, LifeEnded
 from pytest_resume_audit.history import History, LifeRecord, Progress, SaveRecord, in_order
 from pytest_resume_audit.lives.kinds import LifeKind
 from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, let_go, place_of
+from pytest_resume_audit.lives.nursery import NurseryError
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.process import ProcessLife
+from pytest_resume_audit.lives.snapshot import snapshot
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
 from pytest_resume_audit.rig import Rig
@@ -124,7 +125,7 @@ class Play:
         self.timeline = timeline
         self.setup = setup
         self.counted = widest(setup, timeline.changes)
-        self.root = root
+        self.root = self.life_root = root
         self.overheard = overheard
         self.reference = reference
         self.gated = gated
@@ -141,6 +142,7 @@ class Play:
         self._saved = False
         self._kind: type[AnyCollector] | None = None
         self._is_made = False
+        self._past_roots: list[Path] = []
         self._control: Control | None = None
 
     # -- the run -------------------------------------------------------------------------------
@@ -264,12 +266,18 @@ class Play:
         self.rest_name = self.life.rest_name
         self.progress = Progress(self.setup.group_size)
         rig = Rig(self.setup, control)
+        if self.record.number > 1:
+            self._past_roots = [self.life_root, *self._past_roots]
         self.life_root = self.root / f"life-{number}"
         self.life_root.mkdir(exist_ok=True)
         self.overheard.warned = False
         self._pulls_on = True
         self._is_made = False
-        self._know(self._returned(self.life.make(self.make, rig)))
+        try:
+            made = self.life.make(self.make, rig)
+        except NurseryError as error:
+            raise Raised(error) from None
+        self._know(self._returned(made))
         self._is_made = True
         checkpoint = None if restart is None else self._choose(restart)
         self._take_origin(checkpoint)
@@ -320,7 +328,7 @@ class Play:
         if restart.source == "latest":
             self.record.wanted = published[-1].number if published else None
             latest = self._call("latest", self.life_root, resume=True)
-            return None if latest is None else Path(latest)
+            return None if latest is None else self.life_root / self._name_of(latest)
         if restart.source >= len(published):
             self._miss(restart.text, "that checkpoint has not been written", throttled=False)
             return None
@@ -372,12 +380,13 @@ class Play:
         return others[-1]
 
     def _name_of(self, checkpoint: Path | str) -> str:
-        try:
-            return Path(checkpoint).relative_to(self.life_root).as_posix()
-        except (ValueError, TypeError):
-            raise Raised(
-                ValueError(f"latest chose {checkpoint}, which is not below {self.life_root}")
-            ) from None
+        # For a run that is restarted the root is where it was: a path that was written down names
+        # the same checkpoint.
+        with contextlib.suppress(TypeError):
+            for root in (self.life_root, *self._past_roots):
+                with contextlib.suppress(ValueError):
+                    return Path(checkpoint).relative_to(root).as_posix()
+        raise Raised(ValueError(f"latest chose {checkpoint}, which is not below {self.life_root}"))
 
     def _end_life(self, how: str, next_root: Path | None = None) -> None:
         """End the life that is played, if it has not ended yet."""
@@ -390,7 +399,7 @@ class Play:
         if next_root is not None:
             # What survives is this copy: whatever the old life still tidies up, it tidies
             # into a directory that nobody looks at.
-            shutil.copytree(self.life_root, next_root, symlinks=True)
+            snapshot(self.life_root, next_root)
         record.ended = how
         record.final = self.progress.standing(control.numbers.place)
         record.warned = self.overheard.warned
@@ -403,7 +412,10 @@ class Play:
         self.overheard.left_behind = self.overheard.left_behind or bool(record.left_behind)
 
     def _crash(self) -> None:
-        self._end_suddenly(self.root / f"life-{self.record.number + 1}")
+        self._end_suddenly(self._next_root())
+
+    def _next_root(self) -> Path:
+        return self.root / f"life-{self.record.number + 1}"
 
     def _end_suddenly(self, next_root: Path | None) -> None:
         if self._ends_more_than_the_rig():
@@ -693,21 +705,29 @@ class Play:
         points = self.life.points(self.life_root, race.at, None)
         with points.watched():
             call = self.life.call("save", self.life_root, save.weight_version, points=points)
-            while not points.stopped and not call.done and (waiting := self._in_flight()):
+            while not (points.stopped or call.done):
+                # It may only be asleep for a while, and go on to the point then.
+                self._rest(conclude=True)
+                waiting = self._in_flight()
+                if points.stopped or call.done or not waiting:
+                    break
                 self._release(waiting[0], failed=False)
-            self._race_at(points, step, race, save)
+            self._race_at(points, race, save)
             self._returned(call)
-        save.unseen = points.unseen
+        self._after_race(points, step, save)
 
-    def _race_at(self, points: SavePoints, step: Save, race: Race, save: SaveRecord) -> None:
+    def _race_at(self, points: SavePoints, race: Race, save: SaveRecord) -> None:
         """What a race does while the save stands at its point, if it came to it."""
         self.past_the_end = not points.stopped
         if points.stopped:
             save.raced_at = points.stopped_at
             for inner in race.steps:
                 self._race(inner, save)
-            points.go_on()
-        else:
+        points.go_on()
+
+    def _after_race(self, points: SavePoints, step: Save, save: SaveRecord) -> None:
+        save.unseen = points.unseen
+        if self.past_the_end:
             many = f"only {len(points.seen)} points" if points.seen else "no point"
             self._miss(step.text, f"the save has {many}", throttled=True)
 
@@ -726,7 +746,7 @@ class Play:
 
     def _die_in_save(self, step: Crash, death: Death) -> None:
         """A save that dies before one of its file operations: the next life finds what was done."""
-        images = self.life.images(self.life_root, self.root, death)
+        images = self.life.images(self.life_root, self.root, self._next_root().name, death)
         before = self._entries()
         save = self._save_watched(step, images)
         if save is not None:
@@ -761,7 +781,6 @@ class Play:
     def _go_on_from(self, image: Image) -> None:
         """What survives is this image of the checkpoint root."""
         self.root = image.path
-        image.files.rename(self.root / f"life-{len(self.history.lives) + 1}")
         save = self.history.saves[-1]
         save.died_at = image.before
         if image.torn is not None:
@@ -848,7 +867,7 @@ class Play:
             control.open_gates()
             self._rest()
         self._returned(call)
-        self._end_life("stop", self.root / f"life-{self.record.number + 1}")
+        self._end_life("stop", self._next_root())
 
     def _drain(self) -> None:
         control = self.control

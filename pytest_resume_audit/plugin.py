@@ -193,7 +193,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     matrix = config.getoption("resume_audit_matrix")
     given = override(None, None, None, matrix, _configured(config, "resume_audit_matrix") or None)
     name = given.matrix or given.configured_matrix or "smoke"
-    for line in listing(name, every=config.getoption("verbose") > 0):
+    for line in listing(name, every=config.getoption("verbose", 0) > 0):
         print(line)
     return 0
 

@@ -104,6 +104,11 @@ class Line:
         self._over = False
         self._answers: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._deliverer: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def here(self) -> Line:
+        """The line of this process: a fork has the object of its parent, and must not use it."""
+        return self if os.getpid() == self._process else line_to(self.address, self.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (line_to, (self.address, self.key))
@@ -117,7 +122,7 @@ class Line:
         signal = threading.Lock()
         signal.acquire()
         answer = _Answer(signal.release)
-        self._ask(answer, part, method, args, kwargs)
+        self.here()._ask(answer, part, method, args, kwargs)
         signal.acquire()
         return answer.outcome()
 
@@ -132,8 +137,9 @@ class Line:
                 except BaseException as error:
                     future.set_exception(error)
 
-        answer = _Answer(lambda: self._deliver(complete))
-        self._ask(answer, part, method, args, {}, blocks=False)
+        line = self.here()
+        answer = _Answer(lambda: line._deliver(complete))
+        line._ask(answer, part, method, args, {}, blocks=False)
         return future
 
     async def acall(self, part: str, method: str, *args: Any) -> Any:
@@ -150,7 +156,7 @@ class Line:
                 loop.call_soon_threadsafe(woken)
 
         answer = _Answer(wake)
-        self._ask(answer, part, method, args, {}, blocks=False)
+        self.here()._ask(answer, part, method, args, {}, blocks=False)
         await there
         return answer.outcome()
 
@@ -240,7 +246,6 @@ _lines: dict[tuple[str, int], Line] = {}
 
 def line_to(address: str, key: bytes) -> Line:
     """The one line of this process to a life."""
-    # By process: a fork has the object of its parent, and must not read the parent's answers.
     place = (address, os.getpid())
     if place not in _lines:
         _lines[place] = Line(address, key)
@@ -490,17 +495,24 @@ class RemoteWatchedLoader(Generic[Batch]):
         self._line = line
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._batches(iter(self._loader))
+        self._line.call("loader", "enter")
+        try:
+            return self._batches(iter(self._loader))
+        finally:
+            self._line.call("loader", "leave")
 
     def _batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
         while True:
-            self._line.call("loader", "wait")
+            # Until it leaves it works, in whatever processes, and the life is not at rest.
+            self._line.call("loader", "wait_and_enter")
             try:
                 batch = next(source)
+                self._line.call("loader", "hand_out", [int(row) for row in self._key(batch)])
             except StopIteration:
                 self._line.call("loader", "end_pass")
                 return
-            self._line.call("loader", "hand_out", [int(row) for row in self._key(batch)])
+            finally:
+                self._line.call("loader", "leave")
             yield batch
 
     def __len__(self) -> int:

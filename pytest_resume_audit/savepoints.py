@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.lives.snapshot import snapshot
 from pytest_resume_audit.remote import Line
 from pytest_resume_audit.timeline import Death, Torn
 
@@ -136,6 +136,7 @@ class Image:
         torn: what the file written last has lost, if anything.
         cut: that file, below the checkpoint root.
         path: a directory for the lives that come after it.
+        files: the copy of the checkpoint root, which the next of them finds.
     """
 
     at: int
@@ -143,11 +144,7 @@ class Image:
     torn: Torn | None
     cut: str
     path: Path
-
-    @property
-    def files(self) -> Path:
-        """The copy of the checkpoint root."""
-        return self.path / "files"
+    files: Path
 
 
 class Images:
@@ -156,6 +153,7 @@ class Images:
     Args:
         root: the checkpoint root.
         into: a directory; each image gets one of its own below it.
+        name: of the checkpoint root in there.
         death: at which operations, and whether files are torn.
 
     Attributes:
@@ -164,12 +162,13 @@ class Images:
         taken: the images.
     """
 
-    def __init__(self, root: Path, into: Path, death: Death) -> None:
+    def __init__(self, root: Path, into: Path, name: str, death: Death) -> None:
         self.seen: list[str] = []
         self.unseen: tuple[str, ...] = ()
         self.taken: list[Image] = []
         self._root = root
         self._into = into
+        self._name = name
         self._death = death
         self._written = Written(root)
         self._lock = threading.Lock()
@@ -214,7 +213,9 @@ class Images:
 
         What is no shorter than it was is no tear, and half of a byte is nothing.
         """
-        size = 0 if cut is None else os.path.getsize(self._root / cut)
+        size = 0
+        with suppress(FileNotFoundError):  # by now it has another name, or none
+            size = 0 if cut is None else os.path.getsize(self._root / cut)
         if size > 0 and self._death.torn in ("empty", "each"):
             yield "empty", 0
         if size > 1 and self._death.torn in ("half", "each"):
@@ -223,10 +224,12 @@ class Images:
     def _copy(
         self, at: int, before: str, torn: Torn | None = None, cut: str = "", length: int = 0
     ) -> Image:
-        image = Image(at, before, torn, cut, self._into / f"at-{at}-{torn or 'whole'}")
-        shutil.copytree(self._root, image.files, symlinks=True)
+        path = self._into / f"at-{at}-{torn or 'whole'}"
+        image = Image(at, before, torn, cut, path, path / self._name)
+        snapshot(self._root, image.files)
         if cut:
-            os.truncate(image.files / cut, length)
+            with suppress(FileNotFoundError):
+                os.truncate(image.files / cut, length)
         return image
 
 

@@ -102,9 +102,11 @@ class SelfDrivenPlay(Play):
             points = self.life.points(self.life_root, step.race.at, saver.thread)
             with points.watched():
                 self._go_on()
-                self._race_at(points, step, step.race, save)
+                if not points.stopped:
+                    self._rest(conclude=True)
+                self._race_at(points, step.race, save)
                 self._rest()
-            save.unseen = points.unseen
+            self._after_race(points, step, save)
         if self.life.killed:
             return save
         if not control.standing_at("saved"):
@@ -125,7 +127,7 @@ class SelfDrivenPlay(Play):
         self._rest()
 
     def _stop(self) -> None:
-        self._end_life("stop", self.root / f"life-{self.record.number + 1}")
+        self._end_life("stop", self._next_root())
 
     def _check_drained(self) -> None:
         if not self._running.done and self.kind.stream == "finite":

@@ -87,19 +87,17 @@ class Trainer:
         """
         control = self._control
         control.check()
-        # What answers the prompts of another data set trains none of this one.
-        given = list(rollouts)
-        rollouts = [r for r in given if self._is_of_here(r)]
-        others = [r for r in given if not self._is_of_here(r)]
+        rollouts = list(rollouts)
         places = self.places(rollouts)
         with control.lock:
             control.wait("trainer", lambda: control.steps_taken < control.train_limit)
             step = self._steps_behind() + 1
-            for rollout in others:
-                ordinal = control.numbers.look_up("trained", rollout.prompt.row, 0)
-                control.record("evicted", ordinal, text="of another data set")
             for rollout in rollouts:
-                control.reached("trained", rollout, number=step)
+                if self._is_of_here(rollout):
+                    control.reached("trained", rollout, number=step)
+                else:
+                    ordinal = control.numbers.look_up("trained", rollout.prompt.row, 0)
+                    control.record("evicted", ordinal, text="of another data set")
             if self._model is None:
                 self._version = step
                 for place in places:
@@ -112,19 +110,21 @@ class Trainer:
             control.steps_taken += 1
 
     def _is_of_here(self, rollout: Rollout) -> bool:
-        if not isinstance(rollout, Rollout):
-            raise TypeError(f"rig.trainer.train takes rollouts, not {type(rollout).__name__}")
+        """Whether it answers a prompt of this data set: what does not trains none of it."""
         return rollout.prompt.data_set == self._setup.data_set
 
     def places(self, rollouts: Iterable[Rollout]) -> list[int]:
-        """Where each rollout is counted."""
-        return [self._index(rollout) for rollout in rollouts]
+        """Where each rollout is counted; those of another data set are not."""
+        indices = [(self._index(rollout), rollout) for rollout in rollouts]
+        return [index for index, rollout in indices if self._is_of_here(rollout)]
 
     def goes_to(self, version: int) -> None:
         """Note the version of weights that are counted in another process."""
         self._version = version
 
     def _index(self, rollout: Rollout) -> int:
+        if not isinstance(rollout, Rollout):
+            raise TypeError(f"rig.trainer.train takes rollouts, not {type(rollout).__name__}")
         row, generation = rollout.prompt.row, rollout.generation
         if not (0 <= row < self._setup.prompts and 0 <= generation < self._setup.group_size):
             raise ValueError(

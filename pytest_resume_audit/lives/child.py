@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.lives.kinds import not_importable
 from pytest_resume_audit.lives.local import Call, aside_of, helper_of, place_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
@@ -112,17 +113,16 @@ class _Life:
             if call.error is not None:
                 self._line.tell("returned", number, False, portable(call.error))
                 return
-            try:
-                self._line.tell("returned", number, True, call.result)
-            except (pickle.PicklingError, TypeError, AttributeError):
-                # What a method returns that needs not return anything is of no matter.
-                self._line.tell("returned", number, True, None)
+            self._line.tell("returned", number, True, _needed(call))
 
         return told
 
     def _made(self) -> type[Any]:
         self._collector = pickle.loads(self._make)(self._rig)
-        return type(self._collector)
+        kind = type(self._collector)
+        if (why := not_importable(kind)) is not None:
+            raise TypeError(why)
+        return kind
 
     def _method(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -154,6 +154,15 @@ class _Life:
         assert self._watch is not None
         watch, self._watch = self._watch, None
         return watch.close()
+
+
+def _needed(call: Call) -> Any:
+    """What a call comes to, as far as anybody asks: anything else may not be able to travel."""
+    if call.what == "pull":
+        return bool(call.result)
+    if call.what == "latest":
+        return None if call.result is None else os.fspath(call.result)
+    return call.result if isinstance(call.result, type) else None
 
 
 class _Watch:
@@ -195,7 +204,7 @@ class _Deaths(Images):
     """Kills the process at a file operation of a save, instead of keeping an image of it."""
 
     def __init__(self, line: Line, root: Path, death: Death) -> None:
-        super().__init__(root, root, death)
+        super().__init__(root, root, "", death)
         self._line = line
 
     def _take(self, at: int, before: str) -> None:

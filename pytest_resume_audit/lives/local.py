@@ -141,15 +141,16 @@ class _InProcess(abc.ABC):
         """
         return SavePoints(self.control, root, at, thread=thread)
 
-    def images(self, root: Path, into: Path, death: Death) -> Images:
+    def images(self, root: Path, into: Path, name: str, death: Death) -> Images:
         """What a save leaves that dies.
 
         Args:
             root: the checkpoint root.
             into: a directory for what is left.
+            name: of the checkpoint root in there.
             death: where it dies.
         """
-        return Images(root, into, death)
+        return Images(root, into, name, death)
 
     def died(self) -> BaseException | None:
         """How it died by itself: an object can't."""

@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -76,7 +75,8 @@ class Nursery:
         Returns:
             Its process id.
         """
-        return int(self._ask(("fork", payload, output)))
+        place = os.getcwd(), dict(os.environ)
+        return int(self._ask(("fork", payload, output, *place)))
 
     def learn(self, modules: Iterable[str]) -> None:
         """Import what a life has imported since, of packages that are here already.
@@ -105,7 +105,9 @@ class Nursery:
         try:
             self._connection.send(request)
             if not self._connection.poll(timeout):
-                raise NurseryError(f"no process for a life came up within {timeout:g} s")
+                # A late answer would be taken for that to the next request.
+                self._process.kill()
+                raise NurseryError(f"the process that forks lives was silent for {timeout:g} s")
             ok, value = self._connection.recv()
         except (EOFError, OSError) as error:
             raise NurseryError(f"the process that forks lives has died: {error!r}") from error
@@ -114,34 +116,53 @@ class Nursery:
         return value
 
 
-@lru_cache(maxsize=8)
-def _nursery(modules: tuple[str, ...], path: tuple[str, ...]) -> Nursery:
-    return Nursery(modules)
+_MOST = 3
+"""Nurseries that are kept: each may have all of torch in it."""
+
+_nurseries: dict[tuple[str, ...], Nursery] = {}
+"""Those of this process, the one used last at the end."""
 
 
 def nursery_of(*modules: str) -> Nursery:
     """The nursery of this session that has these modules."""
-    found = _nursery(modules, tuple(sys.path))
-    if not found.alive:
-        _nursery.cache_clear()
-        found = _nursery(modules, tuple(sys.path))
+    found = _nurseries.pop(modules, None)
+    if found is None or not found.alive:
+        found = Nursery(modules)
+    _nurseries[modules] = found
+    while len(_nurseries) > _MOST:
+        _nurseries.pop(next(iter(_nurseries))).close()
     return found
 
 
 # --- in the process itself ------------------------------------------------------------------------
 
 
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
 def die_with_parent() -> None:
-    """Have the system kill this process when the one that forked it dies, where it can."""
-    if sys.platform.startswith("linux"):
-        pr_set_pdeathsig = 1
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    """Have the system kill this process when the one that forked it dies."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(what: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(what, value)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one is the parent of."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as children:
+            found += [int(child) for child in children.read().split()]
+    return found
 
 
 def main(descriptor: int) -> None:
     """Fork until nobody asks any more."""
     die_with_parent()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever audits to act on
     connection = Connection(descriptor)
     children: set[int] = set()
@@ -193,12 +214,18 @@ def _learn(modules: list[str]) -> None:
     gc.freeze()
 
 
-def _fork(payload: tuple[Any, ...], output: str) -> int:
+def _fork(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str]) -> int:
     return os.fork()
 
 
 def _wait(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    # What it has started in a session of its own is this one's child now.
+    for orphan in children_of(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(orphan, signal.SIGKILL)
+            os.waitpid(orphan, 0)
+    return code
 
 
 _REQUESTS: dict[str, Callable[..., Any]] = {
@@ -209,12 +236,15 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _live(payload: tuple[Any, ...], output: str) -> None:
+def _live(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str]) -> None:
     """What a fork does: it is a life, and never comes back but to end as any process does."""
     from pytest_resume_audit.lives.child import live
 
     os.setsid()
     die_with_parent()
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,9 @@ from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.style import Make
 from pytest_resume_audit.timeline import Death
+
+_A_WHILE = 1.0
+"""Seconds that a process whose connection has closed gets to be over."""
 
 _LINES = 40
 """Lines of what a life printed last that are told of one that died by itself."""
@@ -80,7 +84,7 @@ class ProcessLife:
         self._connection: Connection | None = None
         self._gone = False
         self._ended: int | None = None
-        self._ending = False
+        self._ending = self._stopping = self._has_ended = False
         self._death: tuple[str, str | None] | None = None
         self._lock_at: int | None = None
         self._closing = ExitStack()
@@ -205,7 +209,11 @@ class ProcessLife:
         if not self._gone or self._ending or self.killed:
             return None
         code = self._wait()
+        if self._stopping and code in (0, -signal.SIGTERM):
+            return None
         how = f"exit status {code}" if code >= 0 else _signal(-code)
+        if not self._has_ended:
+            how = "it closed its connection to the audit, or became another program (exec)"
         printed = self.printed().splitlines()[-_LINES:]
         said = "".join(f"\n    {line}" for line in printed)
         return LifeDied(
@@ -214,8 +222,17 @@ class ProcessLife:
 
     def _wait(self) -> int:
         if self._ended is None:
+            end = time.monotonic() + _A_WHILE
+            while not self._has_ended and time.monotonic() < end:
+                self._has_ended = is_over(self._pid)
+            # It is killed in any case: else whoever waits for it might wait for ever.
+            self._kill()
             self._ended = self._nursery.wait(self._pid)
         return self._ended
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
 
     def printed(self) -> str:
         """What it has printed."""
@@ -260,7 +277,7 @@ class ProcessLife:
         """Send it a SIGTERM; the call is done when the collector's own stop is, or it has ended."""
         call = Call("stop", lambda: None, self.control)
         with self._heard:
-            self._ending = True
+            self._stopping = True
             self._calls[STOP] = call
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGTERM)
@@ -278,8 +295,7 @@ class ProcessLife:
                 self._nursery.learn(self.ask("modules", within=1.0))
         self._ending = True
         if self._pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)
+            self._kill()
             self._wait()
         self.control.end()
         # Into the output of this process, as that of any other life.
@@ -293,16 +309,15 @@ class ProcessLife:
         """Where a save stops for a race."""
         return _Points(self, root, at)
 
-    def images(self, root: Path, into: Path, death: Death) -> _Death:
+    def images(self, root: Path, into: Path, name: str, death: Death) -> _Death:
         """What a save leaves that is killed."""
-        return _Death(self, root, into, death)
+        return _Death(self, root, into, name, death)
 
     def kill(self, before: str, cut: str | None) -> None:
         """Kill it here and now, in the middle of a save that has done all it does."""
         with self._heard:
             self._death = before, cut
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
+        self._kill()
         with self._heard:
             self._heard.wait_for(lambda: self._gone, self._deadline)
 
@@ -341,8 +356,8 @@ class _Points(SavePoints):
 class _Death(Images):
     """The death of a save in another process."""
 
-    def __init__(self, life: ProcessLife, root: Path, into: Path, death: Death) -> None:
-        super().__init__(root, into, death)
+    def __init__(self, life: ProcessLife, root: Path, into: Path, name: str, death: Death) -> None:
+        super().__init__(root, into, name, death)
         self._life = life
 
     @contextmanager
@@ -364,6 +379,15 @@ class _Death(Images):
             self.taken.append(self._copy(death.at, before))
         for torn, length in self.tears(cut):
             self.taken.append(self._copy(death.at, before, torn, cut or "", length))
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process has ended, if it is not waited for yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return state[state.rindex(b")") + 2 :][:1] in (b"Z", b"X")
 
 
 def _modules(make: Make) -> list[str]:

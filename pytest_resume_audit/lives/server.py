@@ -66,6 +66,8 @@ class RigServer:
             ("loader", "state_dict"): rig.loader.state_dict,
             ("loader", "load_state_dict"): rig.loader.load_state_dict,
             ("loader", "hand_out"): self._hand_out,
+            ("loader", "enter"): lambda: self._works(1),
+            ("loader", "leave"): lambda: self._works(-1),
             ("loader", "end_pass"): self._end_pass,
             ("loader", "has_state"): control.has_state,
             ("loader", "goes_to_state"): control.goes_to_state,
@@ -89,7 +91,7 @@ class RigServer:
         }
         self._at_gates: dict[tuple[str, str], Callable[..., None]] = {
             ("loader", "next"): self._next,
-            ("loader", "wait"): self._wait,
+            ("loader", "wait_and_enter"): self._wait_and_enter,
             ("engine", "generate"): self._generate,
             ("trainer", "step"): self._step,
             ("trainer", "train"): self._train,
@@ -138,7 +140,14 @@ class RigServer:
     def _serve(self, connection: Connection) -> None:
         try:
             while True:
-                number, *words = connection.recv()
+                try:
+                    number, *words = connection.recv()
+                except (EOFError, OSError, TypeError):
+                    raise
+                except Exception as error:
+                    # It can't be answered, as nobody knows which call it was.
+                    self._hear(connection, ("raised", portable(error)))
+                    continue
                 if number == 0:
                     self._hear(connection, tuple(words))
                 else:
@@ -206,8 +215,12 @@ class RigServer:
             control.numbers.place = current.place
         self._when("loader", control.may_hand_out, answer, batch)
 
-    def _wait(self, answer: _Reply) -> None:
-        self._when("loader", self._control.may_hand_out, answer, lambda: None)
+    def _wait_and_enter(self, answer: _Reply) -> None:
+        self._when("loader", self._control.may_hand_out, answer, lambda: self._works(1))
+
+    def _works(self, more: int) -> None:
+        with self._control.lock:
+            self._control.inside += more
 
     def _hand_out(self, rows: list[int]) -> None:
         with self._control.lock:

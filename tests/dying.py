@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -112,3 +113,54 @@ class Stops(FuturesCollector):
 
 class OfThisProcess(FuturesCollector):
     lives = ("local",)
+
+
+class ExitsInStop(FuturesCollector):
+    def stop(self):
+        os._exit(5)
+
+
+class BecomesAnother(FuturesCollector):
+    def start(self):
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
+
+
+class LeavesASession(FuturesCollector):
+    """Starts a process in a session of its own, as servers of models do."""
+
+    def start(self):
+        super().start()
+        sleeps = [sys.executable, "-c", "import time; time.sleep(1000)"]
+        self.process = subprocess.Popen(sleeps, start_new_session=True)
+        print(f"started {self.process.pid}")
+
+
+class AsksInAFork(FuturesCollector):
+    """Uses the rig in a process that it forks."""
+
+    def start(self):
+        super().start()
+        child = multiprocessing.get_context("fork").Process(target=self.rig.point, args=["there"])
+        child.start()
+        child.join()
+        if child.exitcode:
+            raise RuntimeError(f"the fork ended with {child.exitcode}")
+
+
+class ReturnsWhatCantTravel(FuturesCollector):
+    def save(self, root, step):
+        super().save(root, step)
+        return threading.Lock()
+
+
+def make_local(rig):
+    class Local(FuturesCollector):
+        pass
+
+    return Local(rig)
+
+
+class TellsItsPlace(FuturesCollector):
+    def start(self):
+        super().start()
+        print(f"in {os.getcwd()} with {os.environ.get('RUN')}")

@@ -21,7 +21,16 @@ import menagerie
 import pytest
 from menagerie import OldWay
 
-from pytest_resume_audit import LifeEnded, LiveCursorCollector, Prompt, Rollout, conductor
+from pytest_resume_audit import (
+    FuturesCollector,
+    LifeEnded,
+    LiveCursorCollector,
+    Prompt,
+    Rollout,
+    conductor,
+)
+from pytest_resume_audit.catalogue import matrix
+from pytest_resume_audit.collectors import checkpoints
 from pytest_resume_audit.conductor import run
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.verdict import AuditReport
@@ -883,3 +892,66 @@ def test_a_collector_with_a_hook_of_its_own() -> None:
     # Its hook has it; the audit knows nothing of it, and nothing is lost by it.
     assert [hooked.exc_type for hooked in heard if hooked.exc_type is Bang]
     assert report.skipped == [5, 8, 9, 11]
+
+
+# -- paths and files -----------------------------------------------------------------------------
+
+
+class WritesPathsDown(LiveCursorCollector):
+    """Its newest checkpoint is named by a link and by a text, both with the whole path."""
+
+    def save(self, root: Path, step: int) -> None:
+        super().save(root, step)
+        newest = checkpoints.newest_complete(root)
+        assert newest is not None
+        (root / "tracker").write_text(str(newest))
+        (root / "link").unlink(missing_ok=True)
+        (root / "link").symlink_to(newest)
+
+    @classmethod
+    def latest(cls, root: Path) -> Path | None:
+        if not (root / "tracker").exists():
+            return None
+        assert (root / "link").resolve().parent == root.resolve(), "it is where it always was"
+        return Path((root / "tracker").read_text())
+
+
+def test_a_path_that_was_written_down_is_the_same_after_a_restart() -> None:
+    assert play(WritesPathsDown).skipped == [5, 8, 9, 11]
+    assert play(WritesPathsDown, "save; crash; restart; save; crash; restart").skipped == []
+
+
+class LastByName(FuturesCollector):
+    """Takes the last of its checkpoints by name, of which the tenth is not the last."""
+
+    def save(self, root: Path, step: int) -> None:
+        number = len(list(root.glob("ck-*"))) + 1
+        super().save(root, step)
+        newest = checkpoints.newest_complete(root)
+        assert newest is not None
+        newest.rename(root / f"ck-{number}")
+
+    @classmethod
+    def latest(cls, root: Path) -> Path | None:
+        return max(root.glob("ck-*"), key=lambda path: path.name, default=None)
+
+
+def test_the_tenth_checkpoint_is_newer_than_the_ninth() -> None:
+    many = [t for t in matrix("nightly") if t.name.endswith("-saves")]
+    caught = [t for t in many if not run(LastByName, t).passed]
+    assert caught
+    (finding, *_) = run(LastByName, caught[0]).findings
+    assert "silent restart" in finding.text or finding.text == "skipped"
+
+
+class LoadsAllTheSame(FuturesCollector):
+    """Loads the buffer though it is told not to."""
+
+    def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> None:
+        super().restore(checkpoint, load_replay_buffer=True)
+
+
+def test_a_buffer_that_is_loaded_all_the_same_shows_nothing() -> None:
+    report = run(LoadsAllTheSame, "mid-flight-no-buffer")
+    assert report.verdict == "undetermined"
+    assert "resumed without the buffer" in report.findings[0].text

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -16,6 +17,7 @@ from pytest_resume_audit import (
     FuturesCollector,
     LiveCursorCollector,
     SelfDrivenCollector,
+    conductor,
     run,
 )
 from pytest_resume_audit.savepoints import watch_files
@@ -460,3 +462,61 @@ def test_who_saves_does_not_pull_meanwhile():
     assert (save.raced, save.kept_out) == (("finish 5",), ("hand_out 12",))
     # At the save 4-7 are out, and the loader at 8; what ends after the buffer was read is lost.
     assert report.skipped == [4, 5, 6, 7]
+
+
+class Synced(InPlace):
+    """The same files, each on the disk before the next is begun."""
+
+    def save(self, root, step):
+        super().save(root, step)
+        for name in PARTS:
+            with (root / "latest1" / f"{name}.json").open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def test_what_is_synced_to_the_disk_is_not_torn():
+    script = "hand_out 4; finish 0-3; train; crash in save torn each; restart"
+    behind = [p for p in run(InPlace, script).points if p.where.startswith("behind")]
+    assert len(behind) == 2
+    # Between its two files it can be torn as before; behind the syncs nothing is left to tear.
+    synced = run(Synced, script).points
+    assert [p.where for p in synced if p.where.startswith("behind")] == []
+    assert len(synced) == len(run(InPlace, script).points) - 2
+
+
+class Sleepy(LiveCursorCollector):
+    """Is asleep for a while between two points of its save."""
+
+    def save(self, root, step):
+        self.rig.point("asleep next")
+        time.sleep(0.2)
+        self.rig.point("awake")
+        super().save(root, step)
+
+
+def test_a_save_that_sleeps_comes_to_its_point_all_the_same():
+    script = "hand_out 8; finish 0-3; train; save racing (finish 5; hand_out 12) at 2; crash; "
+    report = run(Sleepy, script + "restart")
+    (save,) = report.history.saves
+    assert save.raced_at == "Rig.point"
+    assert save.raced == ("finish 5", "hand_out 12")
+    # All of it comes before anything is read: 5 is buffered, the loader stands at 12.
+    assert report.skipped == [4, 6, 7, 8, 9, 10, 11]
+
+
+class Growing(LiveCursorCollector):
+    """Each save has one more point than the one before: there is always another."""
+
+    more = 0
+
+    def save(self, root, step):
+        type(self).more += 1
+        for _ in range(self.more):
+            self.rig.point("again")
+        super().save(root, step)
+
+
+def test_a_save_that_grows_is_not_gone_through_for_ever(monkeypatch):
+    monkeypatch.setattr(conductor, "MOST_POINTS", 5)
+    script = "hand_out 8; finish 0-3; train; save racing (finish 5); crash; restart"
+    assert len(run(Growing, script).points) == 5

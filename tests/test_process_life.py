@@ -316,3 +316,51 @@ def make_frontier(rig):
 def test_a_limit_and_several_generations_hold_there_too():
     setup = Setup(prompts=17, prompts_per_step=3, group_size=2, max_in_flight=6)
     assert in_process(FrontierCollector, "uneven", setup=setup).verdict == "lossless"
+
+
+# --- what a life may do -------------------------------------------------------------------------
+
+
+def test_a_life_that_dies_while_it_is_stopped_is_reported_as_that():
+    report = in_process(dying.ExitsInStop, ONE_STEP.replace("crash", "stop"))
+    assert str(report.error) == "its process died by itself: exit status 5"
+
+
+def test_a_life_that_becomes_another_program_is_reported_as_that():
+    report = in_process(dying.BecomesAnother, ONE_STEP)
+    assert "became another program" in str(report.error)
+    # The next one has what it needs.
+    assert in_process(dying.ReturnsWhatCantTravel, ONE_STEP).verdict == "lossless"
+
+
+def test_a_session_of_its_own_ends_with_the_life(capsys):
+    assert in_process(dying.LeavesASession, ONE_STEP).verdict == "lossless"
+    started = [int(pid) for pid in re.findall(r"started (\d+)", capsys.readouterr().out)]
+    assert len(started) == 3
+    wait_until(lambda: not any(is_running(pid) for pid in started))
+
+
+def test_the_rig_works_in_a_fork():
+    assert in_process(dying.AsksInAFork, ONE_STEP).verdict == "lossless"
+
+
+def test_a_class_that_cant_be_imported_is_told_of_by_name():
+    report = in_process(dying.make_local, ONE_STEP)
+    assert report.verdict == "error"
+    assert "make_local.<locals>.Local can't be found by its name" in str(report.error)
+
+
+def test_a_life_has_the_directory_and_the_environment_of_its_test(tmp_path, monkeypatch, capsys):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.setenv("RUN", name)
+        in_process(dying.TellsItsPlace, "drain")
+        assert f"in {tmp_path / name} with {name}" in capsys.readouterr().out
+
+
+def test_few_nurseries_are_kept():
+    modules = ["json", "csv", "uuid", "cmd"]
+    found = [nursery_of(module) for module in modules]
+    assert [nursery.alive for nursery in found] == [False, True, True, True]
+    assert nursery_of("cmd") is found[-1]

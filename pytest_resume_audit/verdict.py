@@ -359,7 +359,8 @@ class _Judgement:
         self._find("lossy", "starved: buffered at the end, and no step took it", starved)
         structural = self._structural()
         if self.asked.demand == "clean" and not self.collector.structural:
-            self._find("lossy", "not trained by an uninterrupted run", structural)
+            text = "not trained by an uninterrupted run" + self._why_structural(structural)
+            self._find("lossy", text, structural)
             self._find("lossy", "trained beyond the passes of the setup", self._beyond_the_setup())
         self._check_lives()
         self._check_order()
@@ -526,6 +527,22 @@ class _Judgement:
             return set()  # the uninterrupted run did not come to its end
         seen = 0 if self.endless else len(self.reference.rows)
         return set(range(max(self.setup.total, seen))) - self.expected
+
+    def _why_structural(self, structural: set[int]) -> str:
+        """What a run that is never interrupted has left out altogether, if that tells."""
+        events = [event for life, _ in self.lineage for event in life.events]
+        asked_for = {event.generation for event in events if event.kind == "dispatched"}
+        size, per_pass = self.setup.group_size, self.setup.prompts_per_pass
+        missing = [str(number) for number in range(size) if number not in asked_for]
+        if asked_for and missing:
+            which = ", ".join(missing)
+            return f": generation {which} was never asked for, and group_size is {size}"
+        handed_out = {event.ordinal for event in events if event.kind == "handed_out"}
+        furthest = max((ordinal for ordinal in handed_out if ordinal is not None), default=-1)
+        if 0 <= furthest < min(structural, default=0) and (furthest + 1) % per_pass == 0:
+            begun = (furthest + 1) // per_pass
+            return f": pass {begun + 1} of {self.setup.passes} was never begun"
+        return ""
 
     def _beyond_the_setup(self) -> set[int]:
         """Places that an uninterrupted run trains though the setup has fewer passes."""

@@ -1657,3 +1657,23 @@ def test_a_collector_without_a_downgrade_is_known_by_the_step_that_it_missed() -
     for step, lacks in (("downgrade", True), ("save", False)):
         missed = (Missed("train", "", throttled=False), Missed(step, "", throttled=True))
         assert run.judged(ALL, missed=missed).lacks_downgrade is lacks
+
+
+def test_an_answer_that_is_never_asked_for_is_told_of() -> None:
+    run = Run(rows=(0, 1), size=4)
+    run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0 1"))
+    setup, nothing = Setup(prompts=2, group_size=2), Reference((0, 1), *[frozenset()] * 3)
+    report = run.judged("0 2", setup=setup, demand="clean", reference=nothing)
+    said = [finding.text for finding in report.findings]
+    text = "generation 1 was never asked for, and group_size is 2"
+    assert f"not trained by an uninterrupted run: {text}" in said
+
+
+def test_a_pass_that_is_never_begun_is_told_of() -> None:
+    run = Run(rows=(0, 1, 0, 1), size=2)
+    run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0 1"))
+    setup, reference = Setup(prompts=2, passes=2), expects("0 1", rows=(0, 1, 0, 1))
+    report = run.judged("0 1", setup=setup, demand="clean", reference=reference)
+    assert [finding.text for finding in report.findings] == [
+        "not trained by an uninterrupted run: pass 2 of 2 was never begun"
+    ]

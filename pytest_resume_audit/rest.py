@@ -404,6 +404,9 @@ def _probe() -> int | None:
     finally:
         sys.setswitchinterval(interval)
         os.close(file)
+        # Whatever came in between, a Ctrl-C too: it must not wait for ever, nor we for it.
+        with contextlib.suppress(RuntimeError):
+            told.release()
         thread.join()
 
 

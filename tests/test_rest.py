@@ -354,3 +354,15 @@ def test_frames_are_taken_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch
     look = look_at(frozenset(), set())
     assert isinstance(look, FrameLook)
     assert threading.get_native_id() in rest.native_threads()
+
+
+@linux
+def test_a_probe_that_is_broken_off_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    monkeypatch.setattr(rest.time, "monotonic", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rest._probe()
+    assert threading.active_count() == before

@@ -4,13 +4,15 @@
 
 Prints the median, in milliseconds, of the case that names the project (16 prompts, one save,
 crash and restart, with its files) on each reference collector, and as a ratio to the bare
-work of its files and threads; then the cost per prompt of long runs as a ratio to the shortest
-one: flat is 1.
+work of its files and threads, also in processes of their own; then the cost per prompt of long
+runs as a ratio to the shortest one: flat is 1. That is measured without the interpreter's own
+collection of garbage, too, whose cost grows with all that is kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import shutil
 import statistics
@@ -76,21 +78,39 @@ def one_timeline(times: int) -> None:
     ):
         median = median_ms(lambda kind=kind: run(kind, "mid-flight"), times)
         print(f"{kind.__name__:32}{median:9.2f}   {median / bare:.1f}")
+    print("\nthe same in processes of their own: two lives, one SIGKILL")
+    for kind in (FuturesCollector, FrontierCollector):
+        median = median_ms(
+            lambda kind=kind: run(kind, "mid-flight", life="process"), max(5, times // 10)
+        )
+        print(f"{kind.__name__:32}{median:9.2f}")
 
 
 def long_runs(sizes: list[int], kind: type[Collector]) -> None:
     """Cost per prompt of longer and longer runs, each with a save and a restart halfway."""
-    print(f"\nlong runs on {kind.__name__}     ms per prompt   ratio to the shortest")
-    first = 0.0
+    print(f"\nlong runs on {kind.__name__}     ms per prompt   ratio   without gc   ratio")
+    first: list[float] = []
     for prompts in sizes:
-        setup = Setup(prompts=prompts, batch_size=50, prompts_per_step=50)
-        script = f"hand_out {prompts // 2}; finish every 2; save; crash; restart; drain"
-        begun = time.perf_counter()
-        report = run(kind, script, setup=setup)
-        per_prompt = (time.perf_counter() - begun) * 1000 / prompts
-        assert report.verdict == "lossless", report
-        first = first or per_prompt
-        print(f"{prompts:10,} prompts {per_prompt:22.3f}   {per_prompt / first:.2f}")
+        each = [one_long_run(prompts, kind)]
+        gc.disable()
+        each.append(one_long_run(prompts, kind))
+        gc.enable()
+        first = first or each
+        figures = [
+            f"{taken:8.3f}   {taken / least:.2f}" for taken, least in zip(each, first, strict=True)
+        ]
+        print(f"{prompts:10,} prompts          {'      '.join(figures)}")
+
+
+def one_long_run(prompts: int, kind: type[Collector]) -> float:
+    """Milliseconds per prompt of one run with a save and a restart halfway."""
+    setup = Setup(prompts=prompts, batch_size=50, prompts_per_step=50)
+    script = f"hand_out {prompts // 2}; finish every 2; save; crash; restart; drain"
+    begun = time.perf_counter()
+    report = run(kind, script, setup=setup)
+    taken = time.perf_counter() - begun
+    assert report.verdict == "lossless", report
+    return taken * 1000 / prompts
 
 
 def main() -> None:

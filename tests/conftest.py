@@ -43,13 +43,13 @@ def nightly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell which timeline caught each planted fault, where these have been searched for."""
-    found = {
-        row: caught_by
+    found = dict(
+        value
         for outcome in ("passed", "failed")
         for report in terminalreporter.getreports(outcome)
-        for name, (row, caught_by) in report.user_properties
+        for name, value in report.user_properties
         if name == "planted_fault"
-    }
+    )
     if not found:
         return
     caught = sum(map(bool, found.values()))

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import os
 import signal
 import socket
@@ -250,6 +251,10 @@ def _live(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, 
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        # What is in a buffer when it is killed is gone, and with it what it said last.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     live(*payload)
     sys.exit()
 

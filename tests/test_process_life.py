@@ -340,6 +340,7 @@ def test_a_session_of_its_own_ends_with_the_life(capsys):
     wait_until(lambda: not any(is_running(pid) for pid in started))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_the_rig_works_in_a_fork():
     assert in_process(dying.AsksInAFork, ONE_STEP).verdict == "lossless"
 

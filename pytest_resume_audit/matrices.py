@@ -471,15 +471,16 @@ def many_saves(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
     """
     fields = {**sizes.fields, **order.sizes}
     run = events(Setup(**fields), order)
+    whole = _script(event.step for event in run)
     for number in range(10, len(run) + 1):
         before, rest = run[:number], run[number:]
         script, by_position = (
             _script(
                 [
-                    *(f"{event.by_position if form else event.step}; save" for event in before),
+                    *(f"{word}; save" for word in _words(before, by_position=form)),
                     "crash; restart",
-                    "hand_out" if form else f"hand_out {before[-1].place}",
-                    *(event.by_position if form else event.step for event in rest),
+                    _again(before[-1], by_position=form),
+                    *_words(rest, by_position=form),
                 ]
             )
             for form in (False, True)
@@ -490,7 +491,7 @@ def many_saves(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
             f"{run[number - 1].step}",
             script=script,
             by_position=by_position,
-            uninterrupted=_script(event.step for event in run),
+            uninterrupted=whole,
             demand="lossless",
             must_reach=PLAIN.must_reach,
             sizes=fields,
@@ -502,6 +503,7 @@ def every_two_save_points(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]
     """A timeline for every two events of a run, saved, crashed and restarted behind both."""
     fields = {**sizes.fields, **order.sizes}
     run = events(Setup(**fields), order)
+    whole = _script(event.step for event in run)
     for first, second in combinations(range(1, len(run) + 1), 2):
         halves = run[:first], run[first:second]
         script, by_position = (
@@ -519,7 +521,7 @@ def every_two_save_points(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]
             f"{run[first - 1].step} and after {run[second - 1].step}",
             script=script,
             by_position=by_position,
-            uninterrupted=_script(event.step for event in run),
+            uninterrupted=whole,
             demand="lossless",
             must_reach=PLAIN.must_reach,
             sizes=fields,
@@ -536,13 +538,22 @@ def _with(
     by_position: bool,
     place: Event | None = None,
 ) -> str:
-    def words(events: list[Event]) -> list[str]:
-        return [event.by_position if by_position else event.step for event in events]
+    inserted = insert.steps.format(
+        again=_again(place or before[-1], by_position=by_position),
+        next=_script(_words(ahead, by_position=by_position)),
+    )
+    first, last = (_words(events, by_position=by_position) for events in (before, rest))
+    return _script([*first, inserted, *last])
 
-    at = place or before[-1]
-    again = "hand_out" if by_position else f"hand_out {at.place}"
-    inserted = insert.steps.format(again=again, next=_script(words(ahead)))
-    return _script([*words(before), inserted, *words(rest)])
+
+def _words(events: list[Event], *, by_position: bool) -> list[str]:
+    """Events as a script has them."""
+    return [event.by_position if by_position else event.step for event in events]
+
+
+def _again(at: Event, *, by_position: bool) -> str:
+    """A hand-out up to where the loader was behind an event."""
+    return "hand_out" if by_position else f"hand_out {at.place}"
 
 
 def _script(steps: Iterable[str]) -> str:

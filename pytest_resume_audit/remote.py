@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import queue
 import threading
 import traceback
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pytest_resume_audit.control import LifeEnded
+from pytest_resume_audit.fakes.loader import essence
 from pytest_resume_audit.fakes.prompts import Prompt, Prompts, Rollout
 from pytest_resume_audit.fakes.trainer import count_in, counts_in
 from pytest_resume_audit.setup import Setup
@@ -52,8 +54,6 @@ class RaisedElsewhere(RuntimeError):
 
 def portable(error: BaseException) -> tuple[BaseException, str]:
     """An exception as it can be sent, and its traceback as text."""
-    import pickle
-
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickle.loads(pickle.dumps(error))
@@ -523,15 +523,11 @@ class RemoteWatchedLoader(Generic[Batch]):
 
     def state_dict(self) -> Any:
         """The loader's own state."""
-        from pytest_resume_audit.fakes.loader import essence
-
         state = self._loader.state_dict()  # type: ignore[attr-defined]
         self._line.call("loader", "has_state", essence(state))
         return state
 
     def load_state_dict(self, state: Any) -> None:
         """Load the loader's own state."""
-        from pytest_resume_audit.fakes.loader import essence
-
         self._loader.load_state_dict(state)  # type: ignore[attr-defined]
         self._line.call("loader", "goes_to_state", essence(state))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_resume_audit.collectors.live_cursor import (
         LiveCursorCollector as LiveCursorCollector,
     )
+    from pytest_resume_audit.command import Command as Command
     from pytest_resume_audit.conductor import run as run
     from pytest_resume_audit.control import (
         GenerationFailed as GenerationFailed,
@@ -43,6 +44,7 @@ _HOME = {
     "AuditFailed": "assertions",
     "AuditReport": "verdict",
     "Collector": "collector",
+    "Command": "command",
     "FrontierCollector": "collectors.frontier",
     "FuturesCollector": "collectors.futures",
     "GenerationFailed": "control",

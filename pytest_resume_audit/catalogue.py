@@ -343,9 +343,82 @@ _ALL = (
 NAMED: dict[str, NamedTimeline] = {timeline.name: timeline for timeline in _ALL}
 """Every named timeline by its name."""
 
-MATRICES = ("smoke", "nightly", "full")
-"""Names of sets of timelines: ``smoke`` is every named one, ``nightly`` also a save after every
-event of many runs, ``full`` everything that is generated."""
+
+def _training(
+    name: str,
+    purpose: str,
+    script: str,
+    must_reach: tuple[str, ...] = ("saved", "resumed"),
+    demand: Demand = "lossless",
+) -> NamedTimeline:
+    return NamedTimeline(
+        name=name,
+        purpose=purpose,
+        script=script,
+        by_position=script,
+        demand=demand,
+        must_reach=must_reach,
+    )
+
+
+_TRAINING = (
+    _training(
+        "whole", "a run that is never interrupted trains every prompt once", "drain", (), "clean"
+    ),
+    _training("killed", "killed right after a save", "train; save; crash; restart; drain"),
+    _training(
+        "killed-later",
+        "killed in the steps after a save, which must be trained again",
+        "train; save; train; crash; restart; drain",
+        ("saved", "resumed", "rolled back trained prompts"),
+    ),
+    _training(
+        "killed-before-a-save",
+        "killed before there is a checkpoint: all begins afresh",
+        "train; crash; restart; drain",
+        ("started afresh after a crash",),
+    ),
+    _training(
+        "killed-again-and-again",
+        "three lives, each saved and killed",
+        "train; save; crash; restart; train; save; crash; restart; save; crash; restart; drain",
+    ),
+    _training(
+        "killed-twice-behind-one-save",
+        "restarted twice from one checkpoint: the life between leaves no trace",
+        "train; save; train; crash; restart; train; crash; restart; drain",
+        ("resumed twice from one checkpoint",),
+    ),
+    _training("two-saves", "two saves, then killed", "train; save; save; crash; restart; drain"),
+    _training("stopped", "told to stop, and restarted", "train; save; train; stop; restart; drain"),
+    _training(
+        "killed-in-a-save",
+        "killed at every file operation of its second save",
+        "train; save; train; crash in save; restart; drain",
+    ),
+    _training(
+        "torn-by-a-save",
+        "a power loss at every file operation of its second save: what was not synced is cut",
+        "train; save; train; crash in save torn each; restart; drain",
+        demand="lossless or refused",
+    ),
+    _training(
+        "without-the-buffer",
+        "the buffer is not loaded: what was in it is answered again",
+        "train; save; crash; restart no_buffer; drain",
+    ),
+    _training(
+        "from-the-first",
+        "restarted from the first checkpoint, though there is a newer one",
+        "train; save; train; save; crash; restart from 0; drain",
+        ("saved", "resumed from an older checkpoint"),
+    ),
+)
+
+MATRICES = ("smoke", "training", "nightly", "full")
+"""Names of sets of timelines: ``smoke`` is every named one, ``training`` those of nothing but
+steps, saves and ends, for a loop that the audit does not call, ``nightly`` those of ``smoke`` and a
+save after every event of many runs, ``full`` everything that is generated."""
 
 
 @cache
@@ -364,5 +437,10 @@ def matrix(name: str) -> tuple[NamedTimeline, ...]:
     """
     from pytest_resume_audit import matrices
 
-    generated = {"smoke": None, "nightly": matrices.nightly, "full": matrices.full}[name]
-    return _ALL if generated is None else (*_ALL, *generated())
+    if name in _WRITTEN:
+        return _WRITTEN[name]
+    generated = {"nightly": matrices.nightly, "full": matrices.full}[name]
+    return (*_ALL, *generated())
+
+
+_WRITTEN = {"smoke": _ALL, "training": _TRAINING}

@@ -17,7 +17,9 @@ from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
-from pytest_resume_audit.lives.kinds import LifeKind, not_importable
+from pytest_resume_audit.command import Command
+from pytest_resume_audit.command_play import CommandPlay
+from pytest_resume_audit.lives.kinds import COMMAND_LIFE, LifeKind, not_importable
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.play import Play
 from pytest_resume_audit.self_driven import SelfDrivenPlay
@@ -50,7 +52,8 @@ def run(
         setup: the sizes; by default those of the case that names the project.
         deadline: seconds without progress after which the run is called a hang.
         life: the kind of life: ``"local"``, objects of this process that are thrown away, or
-            ``"process"``, a child process of its own each, which is killed.
+            ``"process"``, a child process of its own each, which is killed. A :class:`Command` has
+            one kind only, its own.
 
     Returns:
         The report. Whatever the collector does, it is reported, not raised.
@@ -70,12 +73,22 @@ def run(
     if life not in get_args(LifeKind):
         kinds = ", ".join(map(repr, get_args(LifeKind)))
         raise TypeError(f"life is one of {kinds}, not {life!r}")
+    if isinstance(collector, Command):
+        life = "command"
+        if (why := collector.missing()) is not None:
+            raise TypeError(why)
+    elif life == "command":
+        raise TypeError(COMMAND_LIFE)
     if life == "process" and (why := not_importable(collector)):
         raise TypeError(why)
     is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline < float("inf"):
         raise TypeError(f"deadline is a number of seconds above 0, not {deadline!r}")
     asked = _asked(timeline, setup)
+    if isinstance(collector, Command):
+        sizes = timeline.sizes if isinstance(timeline, NamedTimeline) else ()
+        if (why := collector.lacks(asked.timeline, sizes)) is not None:
+            raise TypeError(why)
     report = _Audit(collector, asked, deadline, life).report()
     throttled = report.passed and report.unreached is not None
     if asked.otherwise is not None and throttled and not report.lacks_downgrade:
@@ -129,6 +142,8 @@ class _Audit:
         self.deadline = deadline
         self.setup = asked.setup.changed(asked.timeline.changes)
         self.kind: type[AnyCollector] = make if isinstance(make, type) else Collector
+        if isinstance(make, Command):
+            self.kind = make.kind
         self.style = Style.of(self.kind)
         self.life = life
         if life == "process":
@@ -200,7 +215,7 @@ class _Audit:
         """Play the timeline to its end, or to each of its ends where a save dies at every point."""
         while True:
             with _workspace() as root:
-                play = (SelfDrivenPlay if self.style.self_driven else Play)(
+                play = self._kind_of_play()(
                     self.make,
                     timeline,
                     self.setup if reference is None else self.asked.setup,
@@ -221,6 +236,11 @@ class _Audit:
             if play.made:
                 self.kind = play.kind
             return runs or [run]
+
+    def _kind_of_play(self) -> type[Play]:
+        if self.life == "command":
+            return CommandPlay
+        return SelfDrivenPlay if self.style.self_driven else Play
 
     def _played(self, play: Play) -> _Run:
         watched = self.style.threaded
@@ -267,7 +287,7 @@ def _may_make_collectors(make: object) -> bool:
 
 def _can_remember(make: Make) -> bool:
     # A factory may make something else each time; a class is what it is.
-    return isinstance(make, type)
+    return isinstance(make, type | Command)
 
 
 def _reference_of(played: Played, setup: Setup) -> Reference:

@@ -274,6 +274,12 @@ class Control:
         self.activity += 1
         self.waiters.append(waiter)
 
+    def forget(self, thread: int) -> None:
+        """Let nothing come of what a thread, of another process, waits for at a gate."""
+        with self.lock:
+            self.waiters = [waiter for waiter in self.waiters if waiter.thread != thread]
+            self.activity += 1
+
     def open_gates(self) -> None:
         """Let through every waiter whose gate is open now."""
         with self.lock:

@@ -18,7 +18,8 @@ import pytest
 
 from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
-from pytest_resume_audit.lives.kinds import LifeKind, not_importable
+from pytest_resume_audit.command import Command
+from pytest_resume_audit.lives.kinds import COMMAND_LIFE, LifeKind, not_importable
 from pytest_resume_audit.setup import Setup
 from pytest_resume_audit.timeline import Timeline, TimelineError
 
@@ -203,6 +204,8 @@ def wrong_with(collector: object, life: str) -> str | None:
         A message; None when nothing is wrong.
     """
     name = _name(collector)
+    if isinstance(collector, Command):
+        return collector.missing()
     if isinstance(collector, Collector | SelfDrivenCollector):
         made = type(collector).__qualname__
         return f"{made}(...) is a collector already: give the class, as each life makes its own"
@@ -248,9 +251,12 @@ def _by_name(mark: pytest.Mark) -> dict[str, Any]:
 def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     collector, setup = arguments.get("collector"), arguments.get("setup")
     deadline = arguments.get("deadline")
+    runs_command = isinstance(collector, Command)
     with _about("life"):
-        life = _life(arguments.get("life", "local"))
-    if given.life is not None and "life" not in arguments:
+        life = _life(arguments.get("life", "command" if runs_command else "local"))
+        if runs_command != (life == "command"):
+            raise ArgumentError(COMMAND_LIFE)
+    if given.life is not None and "life" not in arguments and not runs_command:
         life = given.life
         lives = getattr(collector, "lives", (life,)) if isinstance(collector, type) else (life,)
         if life not in lives:
@@ -268,9 +274,12 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
         deadline = _deadline(deadline)
     with _about("timelines"):
         named = "timelines" in arguments
+        usual = "training" if runs_command else given.configured_matrix or "smoke"
         timelines = _timelines(
-            arguments["timelines"] if named else given.configured_matrix or "smoke", given.matrix
+            arguments.get("timelines", usual), None if runs_command else given.matrix
         )
+        if isinstance(collector, Command):
+            timelines = _those_it_has_words_for(collector, timelines)
         for name, found in timelines.items():
             _check_playable(name, found, setup)
         lacks_downgrade = _lacks_downgrade(collector)
@@ -285,6 +294,7 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
         if not able:
             raise ArgumentError(NOTHING_LEFT.format(name=_name(collector)))
     chosen = given.matrix or (None if named else given.configured_matrix)
+    chosen = None if runs_command else chosen
     return [
         Case(
             id=name,
@@ -297,10 +307,25 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
             of=len(able),
             matrix=found.matrix,
             chosen=found.matrix is not None and chosen is not None,
-            chosen_life=given.life is not None and "life" not in arguments,
+            chosen_life=given.life is not None and "life" not in arguments and not runs_command,
         )
         for name, found in able.items()
     ]
+
+
+def _those_it_has_words_for(command: Command, timelines: dict[str, _Found]) -> dict[str, _Found]:
+    """Leave out what a command can't be told; what a marker has by itself is a mistake."""
+    able = {}
+    for name, found in timelines.items():
+        timeline = found.timeline
+        script = timeline if isinstance(timeline, Timeline) else timeline.ask().timeline
+        sizes = () if isinstance(timeline, Timeline) else timeline.sizes
+        lacking = command.lacks(script, sizes)
+        if lacking is None:
+            able[name] = found
+        elif found.matrix is None:
+            raise ArgumentError(f"{name}: {lacking}")
+    return able
 
 
 def _check_playable(name: str, found: _Found, setup: Setup | None) -> None:
@@ -327,6 +352,8 @@ def _resized(setup: Setup, sizes: tuple[tuple[str, Any], ...]) -> Setup:
 
 def _lacks_downgrade(collector: object) -> bool:
     """Whether this is a class that can't write a legacy checkpoint; a factory doesn't tell."""
+    if isinstance(collector, Command):
+        return collector.downgrade is None
     return isinstance(collector, type) and getattr(collector, "downgrade", None) in (
         Collector.downgrade,
         SelfDrivenCollector.downgrade,

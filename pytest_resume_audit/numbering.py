@@ -157,6 +157,12 @@ class LifeNumbering:
         # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
         return waiting[0] if waiting else places[-1]
 
+    def came(self, row: int) -> bool:
+        """Whether this row has been handed out in this life, and not trained since."""
+        places = self.numbering.places.get(row, ())
+        there, done = self._reached["handed_out"], self._reached["trained"]
+        return any((p, 0) in there and (p, 0) not in done for p in places)
+
     def drop(self, row: int) -> int:
         """The ordinal at which this row is given up now: it is settled."""
         ordinal = self._which_is_dropped(row)

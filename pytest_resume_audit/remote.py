@@ -37,6 +37,7 @@ NAMES = {
     "buffer": "ReplayBuffer",
     "trainer": "Trainer",
     "rig": "Rig",
+    "report": "recorder",
 }
 """What calls into each part go by, where a save stops at one."""
 
@@ -122,8 +123,14 @@ class Line:
         signal = threading.Lock()
         signal.acquire()
         answer = _Answer(signal.release)
-        self.here()._ask(answer, part, method, args, kwargs)
-        signal.acquire()
+        line = self.here()
+        line._ask(answer, part, method, args, kwargs)
+        try:
+            signal.acquire()
+        except BaseException:
+            # A signal's handler raises: nobody will hear the answer, nor is anything to be done.
+            line.tell("withdraws", threading.get_native_id())
+            raise
         return answer.outcome()
 
     def future(self, part: str, method: str, *args: Any) -> Future[Any]:

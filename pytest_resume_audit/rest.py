@@ -100,7 +100,7 @@ class Rest:
         Raises:
             NotAtRest: when the deadline passes without progress.
         """
-        patience = _Patience(self._control, self._deadline)
+        patience = Patience(self._control, self._deadline)
         horizon = self._deadline if conclude else POLL_HORIZON
         while True:
             counts = self._all_asleep(patience)
@@ -112,7 +112,7 @@ class Rest:
             if not pollers or self._have_woken(pollers, counts, patience):
                 return
 
-    def _all_asleep(self, patience: _Patience) -> dict[int, object]:
+    def _all_asleep(self, patience: Patience) -> dict[int, object]:
         """The run counts, once all are found asleep between two equal counts.
 
         A thread that ran before it was found asleep has another count afterwards, so nobody
@@ -132,7 +132,7 @@ class Rest:
                 patience.lose()
             before = counts
 
-    def _have_woken(self, pollers: set[int], quiet: dict[int, object], patience: _Patience) -> bool:
+    def _have_woken(self, pollers: set[int], quiet: dict[int, object], patience: Patience) -> bool:
         """Let each poller wake as often as there are pollers: one may hand on to the next.
 
         Returns:
@@ -162,8 +162,13 @@ class Rest:
             seen = counts
 
 
-class _Patience:
-    """Counts down from the last progress, and leaves the processor to whoever works."""
+class Patience:
+    """Counts down from the last progress, and leaves the processor to whoever works.
+
+    Args:
+        control: of the life that makes it.
+        deadline: seconds without any.
+    """
 
     def __init__(self, control: Control, deadline: float) -> None:
         self._control = control

@@ -92,7 +92,7 @@ class SelfDrivenPlay(Play):
 
     def _through_save(self, step: Save) -> SaveRecord:
         control = self.control
-        (saver,) = control.standing_at("save")
+        saver, *_ = control.standing_at("save")
         save = self._begin_save()
         control.save_limit = control.saves_begun + 1
         if step.race is None:

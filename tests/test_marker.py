@@ -206,7 +206,7 @@ def test_wrong_collectors(collector: object, said: str) -> None:
     [
         ("mid-fligt", "'mid-fligt' is no name, did you mean 'mid-flight'? allowed are smoke, ni"),
         ("Smok", "'Smok' is no name, did you mean 'smoke'?"),
-        ("zzz", "'zzz' is no name: allowed are smoke, nightly"),
+        ("zzz", "'zzz' is no name: allowed are smoke, training, nightly"),
         ("", "'' is no name: allowed are"),
         (["clean", "mid_flight"], "'mid_flight' is no name, did you mean 'mid-flight'?"),
         ({"x": "smoke"}, "x: 'smoke' is no name: allowed are clean"),

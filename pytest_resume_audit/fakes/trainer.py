@@ -41,16 +41,18 @@ class Trainer:
         self._counts = [0] * (prompts * self._generations)
         self._version = 0
         self._model: nn.Module | None = None
-        control.weights = self._steps_behind
+        control.weights = lambda: self.steps_behind
 
     @property
     def weight_version(self) -> int:
         """Steps that the weights have behind them."""
         # A thread that polls it ends with its life.
         self._control.check()
-        return self._steps_behind()
+        return self.steps_behind
 
-    def _steps_behind(self) -> int:
+    @property
+    def steps_behind(self) -> int:
+        """The same, for whoever is not of the life."""
         return self._version if self._model is None else int(self._in_model()[-1])
 
     def counts(self) -> list[int]:
@@ -91,23 +93,33 @@ class Trainer:
         places = self.places(rollouts)
         with control.lock:
             control.wait("trainer", lambda: control.steps_taken < control.train_limit)
-            step = self._steps_behind() + 1
-            for rollout in rollouts:
-                if self._is_of_here(rollout):
-                    control.reached("trained", rollout, number=step)
-                else:
-                    ordinal = control.numbers.look_up("trained", rollout.prompt.row, 0)
-                    control.record("evicted", ordinal, text="of another data set")
-            if self._model is None:
-                self._version = step
-                for place in places:
-                    self._counts[place] += 1
-            else:
-                counts = self._in_model()
-                counts[-1] = step
-                for place in places:
-                    counts[place] += 1
+            self._count(rollouts, places, self.steps_behind + 1)
             control.steps_taken += 1
+
+    def train_more(self, rollouts: Iterable[Rollout]) -> None:
+        """Train the step that is going on on these rollouts too: the share of another rank."""
+        rollouts = list(rollouts)
+        with self._control.lock:
+            self._count(rollouts, self.places(rollouts), self.steps_behind)
+
+    def _count(self, rollouts: list[Rollout], places: list[int], step: int) -> None:
+        """Let rollouts go into the weights. The lock is held."""
+        control = self._control
+        for rollout in rollouts:
+            if self._is_of_here(rollout):
+                control.reached("trained", rollout, number=step)
+            else:
+                ordinal = control.numbers.look_up("trained", rollout.prompt.row, 0)
+                control.record("evicted", ordinal, text="of another data set")
+        if self._model is None:
+            self._version = step
+            for place in places:
+                self._counts[place] += 1
+        else:
+            counts = self._in_model()
+            counts[-1] = step
+            for place in places:
+                counts[place] += 1
 
     def _is_of_here(self, rollout: Rollout) -> bool:
         """Whether it answers a prompt of this data set: what does not trains none of it."""
@@ -144,7 +156,7 @@ class Trainer:
                 the weight version.
         """
         self._control.check()
-        count_in(model, [*self.counts(), self._steps_behind()])
+        count_in(model, [*self.counts(), self.steps_behind])
         self._model = model
 
     def _in_model(self) -> Tensor:
@@ -155,7 +167,7 @@ class Trainer:
         """The weights: ``version`` and ``counts``."""
         self._control.check()
         with self._control.lock:
-            return {"version": self._steps_behind(), "counts": self.counts()}
+            return {"version": self.steps_behind, "counts": self.counts()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to saved weights.

@@ -7,24 +7,20 @@ import faulthandler
 import os
 import pickle
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.lives.inquiry import Inquiry
 from pytest_resume_audit.lives.kinds import not_importable
-from pytest_resume_audit.lives.local import Call, aside_of, helper_of, place_of
+from pytest_resume_audit.lives.local import Call, aside_of, helper_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.remote import Line, RemoteRig, line_to, portable
 from pytest_resume_audit.rest import interpreter_lock
-from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.setup import Setup
-from pytest_resume_audit.timeline import Death
 
 STOP = 0
 """The number of the call that a SIGTERM makes."""
@@ -57,7 +53,7 @@ class _Life:
         self._control = Control(setup, Numbering())
         self._helper = helper_of(self._control, loop=loop)
         self._collector: Any = None
-        self._watch: _Watch | None = None
+        self._inquiry = Inquiry(line, self._ours, self._weights)
 
     def run(self) -> None:
         """Do what is said, in the main thread, until it is stopped."""
@@ -86,21 +82,11 @@ class _Life:
         elif what == "call":
             method, args, kwargs = rest
             function = self._method(method, args, kwargs)
-            if self._watch is not None and self._watch.points is not None:
-                function = self._watch.points.inside(function)
+            if self._inquiry.points is not None:
+                function = self._inquiry.points.inside(function)
             self._post(method, function, self._return_to(number))
         else:
-            at_once: dict[str, Callable[..., Any]] = {
-                "weights": self._weights,
-                "threads": self._threads,
-                "modules": lambda: list(sys.modules),
-                "watch": self._begin_watch,
-                "unwatch": self._end_watch,
-            }
-            try:
-                self._line.tell("returned", number, True, at_once[what](*rest))
-            except BaseException as error:
-                self._line.tell("returned", number, False, portable(error))
+            self._inquiry.answer(what, number, *rest)
 
     # -- calls into the collector --------------------------------------------------------------
 
@@ -137,23 +123,9 @@ class _Life:
         version = trainer.attached_version()
         return None if version is None else (version, tuple(trainer.counts()))
 
-    def _threads(self) -> list[tuple[int, str, str]]:
-        """Native id, name and place of each thread of the collector."""
-        frames = sys._current_frames()
-        ours = set() if self._helper.busy else {self._helper.thread}
-        return [
-            (thread.native_id or 0, thread.name, place_of(frames.get(thread.ident or 0)))
-            for thread in threading.enumerate()
-            if thread not in ours and not thread.name.startswith("resume-audit")
-        ]
-
-    def _begin_watch(self, root: Path, at: int | None, death: Death | None) -> None:
-        self._watch = _Watch(self._line, root, at, death)
-
-    def _end_watch(self) -> tuple[list[str], tuple[str, ...], str | None]:
-        assert self._watch is not None
-        watch, self._watch = self._watch, None
-        return watch.close()
+    def _ours(self) -> set[threading.Thread]:
+        """The audit's own thread, while it makes no call."""
+        return set() if self._helper.busy else {self._helper.thread}
 
 
 def _needed(call: Call) -> Any:
@@ -163,57 +135,6 @@ def _needed(call: Call) -> Any:
     if call.what == "latest":
         return None if call.result is None else os.fspath(call.result)
     return call.result if isinstance(call.result, type) else None
-
-
-class _Watch:
-    """What is watched in a save: its points, for a race, or its file operations, for a death."""
-
-    def __init__(self, line: Line, root: Path, at: int | None, death: Death | None) -> None:
-        self._stack = ExitStack()
-        self.points: SavePoints | None = None
-        self._images: Images | None = None
-        if death is None:
-            assert at is not None
-            self.points = _Points(line, root, at)
-            self._stack.enter_context(self.points.watched())
-        else:
-            self._images = _Deaths(line, root, death)
-            self._stack.enter_context(self._images.watched())
-
-    def close(self) -> tuple[list[str], tuple[str, ...], str | None]:
-        """What was seen, what changed unseen, and the file that was written last."""
-        self._stack.close()
-        if self.points is not None:
-            return self.points.seen, self.points.unseen, None
-        assert self._images is not None
-        return self._images.seen, self._images.unseen, self._images.last()
-
-
-class _Points(SavePoints):
-    """Stops a save at the gate of the process that audits."""
-
-    def __init__(self, line: Line, root: Path, at: int) -> None:
-        super().__init__(line, root, at)
-        self._line = line
-
-    def _stand(self, what: str) -> None:
-        self._line.call("rig", "stand_at_point", what)
-
-
-class _Deaths(Images):
-    """Kills the process at a file operation of a save, instead of keeping an image of it."""
-
-    def __init__(self, line: Line, root: Path, death: Death) -> None:
-        super().__init__(root, root, "", death)
-        self._line = line
-
-    def _take(self, at: int, before: str) -> None:
-        cut = self.last()
-        dies = self._death.torn is None or any(self.tears(cut))
-        if self._death.at == at and before and dies:
-            # What is written to a socket is there, whatever becomes of the writer.
-            self._line.tell("dies", before, cut)
-            os.killpg(0, signal.SIGKILL)
 
 
 class _Heard(Overheard):

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pickle
 from typing import Literal
 
-LifeKind = Literal["local", "process"]
+LifeKind = Literal["local", "process", "command"]
 """``local``: objects of this process, thrown away by a crash; ``process``: a child process each,
-killed by one."""
+killed by one; ``command``: a training command, which is killed with all it has started."""
+
+
+COMMAND_LIFE = (
+    "'command' is the life of a Command(\"python train.py ...\"), and a command has no other"
+)
 
 
 def not_importable(make: object) -> str | None:

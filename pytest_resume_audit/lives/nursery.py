@@ -21,7 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -78,6 +78,22 @@ class Nursery:
         """
         place = os.getcwd(), dict(os.environ)
         return int(self._ask(("fork", payload, output, *place)))
+
+    def run(
+        self, words: Sequence[str], *, output: str, directory: str, environment: Mapping[str, str]
+    ) -> int:
+        """Begin a command, in a session of its own.
+
+        Args:
+            words: the command.
+            output: a file for what it prints.
+            directory: where it is run.
+            environment: all of its variables.
+
+        Returns:
+            Its process id.
+        """
+        return int(self._ask(("run", list(words), output, directory, dict(environment))))
 
     def learn(self, modules: Iterable[str]) -> None:
         """Import what a life has imported since, of packages that are here already.
@@ -166,7 +182,6 @@ def main(descriptor: int) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever audits to act on
     connection = Connection(descriptor)
-    children: set[int] = set()
     try:
         while True:
             what, *words = connection.recv()
@@ -175,18 +190,15 @@ def main(descriptor: int) -> None:
             except Exception as error:
                 connection.send((False, f"{type(error).__name__}: {error}"))
                 continue
-            if what == "fork":
-                if value == 0:
-                    connection.close()
-                    _live(*words)
-                children.add(value)
-            elif what == "wait":
-                children.discard(words[0])
+            if what in _CHILDREN and value == 0:
+                connection.close()
+                _CHILDREN[what](*words)
             connection.send((True, value))
     except (EOFError, OSError):
-        for child in children:
+        for child in children_of(os.getpid()):
             with contextlib.suppress(OSError):
                 os.killpg(child, signal.SIGKILL)
+        _end_orphans()
 
 
 def _import(path: list[str], directory: str, modules: list[str]) -> None:
@@ -215,48 +227,72 @@ def _learn(modules: list[str]) -> None:
     gc.freeze()
 
 
-def _fork(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str]) -> int:
+def _fork(*words: Any) -> int:
     return os.fork()
 
 
 def _wait(pid: int) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    # What it has started in a session of its own is this one's child now.
-    for orphan in children_of(os.getpid()):
-        with contextlib.suppress(OSError):
-            os.kill(orphan, signal.SIGKILL)
-            os.waitpid(orphan, 0)
+    _end_orphans()
     return code
+
+
+def _end_orphans() -> None:
+    """End what a life has started in sessions of its own: all of it are this one's children now."""
+    while orphans := children_of(os.getpid()):
+        for orphan in orphans:
+            with contextlib.suppress(OSError):
+                os.kill(orphan, signal.SIGKILL)
+                os.waitpid(orphan, 0)
 
 
 _REQUESTS: dict[str, Callable[..., Any]] = {
     "import": _import,
     "learn": _learn,
     "fork": _fork,
+    "run": _fork,
     "wait": _wait,
 }
+
+
+def _settle(output: str, directory: str) -> None:
+    """Have a fork be by itself."""
+    os.setsid()
+    die_with_parent()
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    os.chdir(directory)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _become(words: list[str], output: str, directory: str, env: dict[str, str]) -> None:
+    """What a fork does: it is a command, and never comes back."""
+    try:
+        _settle(output, directory)
+        os.execvpe(words[0], words, env)
+    except OSError as error:
+        os.write(2, f"{words[0]}: {error}".encode())
+    os._exit(127)
 
 
 def _live(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str]) -> None:
     """What a fork does: it is a life, and never comes back but to end as any process does."""
     from pytest_resume_audit.lives.child import live
 
-    os.setsid()
-    die_with_parent()
-    os.chdir(directory)
+    _settle(output, directory)
     os.environ.clear()
     os.environ.update(env)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
     for stream in (sys.stdout, sys.stderr):
         # What is in a buffer when it is killed is gone, and with it what it said last.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     live(*payload)
     sys.exit()
+
+
+_CHILDREN: dict[str, Callable[..., None]] = {"fork": _live, "run": _become}
 
 
 if __name__ == "__main__":

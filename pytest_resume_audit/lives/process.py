@@ -28,7 +28,7 @@ from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.style import Make
 from pytest_resume_audit.timeline import Death
 
-_A_WHILE = 1.0
+A_WHILE = 1.0
 """Seconds that a process whose connection has closed gets to be over."""
 
 _LINES = 40
@@ -148,7 +148,8 @@ class ProcessLife:
         self._send(what, number, *words)
         with self._heard:
             self._heard.wait_for(
-                lambda: number in self._answers or self._gone, within or self._deadline
+                lambda: number in self._answers or self._answers_no_more(),
+                within or self._deadline,
             )
             ok, value = self._answers.pop(number, (False, None))
         if ok:
@@ -156,6 +157,9 @@ class ProcessLife:
         if value is not None:
             raise arrived(*value)
         raise self.died() or LifeDied("its process does not answer")
+
+    def _answers_no_more(self) -> bool:
+        return self._gone
 
     # -- what it says --------------------------------------------------------------------------
 
@@ -211,18 +215,20 @@ class ProcessLife:
         code = self._wait()
         if self._stopping and code in (0, -signal.SIGTERM):
             return None
-        how = f"exit status {code}" if code >= 0 else _signal(-code)
+        how = how_it_ended(code)
         if not self._has_ended:
             how = "it closed its connection to the audit, or became another program (exec)"
+        return LifeDied(f"its process died by itself: {how}{self._said()}")
+
+    def _said(self) -> str:
+        """What it printed last, as part of a message."""
         printed = self.printed().splitlines()[-_LINES:]
         said = "".join(f"\n    {line}" for line in printed)
-        return LifeDied(
-            f"its process died by itself: {how}" + (f"; it printed last:{said}" if said else "")
-        )
+        return f"; it printed last:{said}" if said else ""
 
     def _wait(self) -> int:
         if self._ended is None:
-            end = time.monotonic() + _A_WHILE
+            end = time.monotonic() + A_WHILE
             while not self._has_ended and time.monotonic() < end:
                 self._has_ended = is_over(self._pid)
             # It is killed in any case: else whoever waits for it might wait for ever.
@@ -290,9 +296,8 @@ class ProcessLife:
         Returns:
             The threads that it leaves behind: none.
         """
-        if self._pid and not (self._ending or self._gone or self._nursery.has_learnt):
-            with contextlib.suppress(LifeDied):
-                self._nursery.learn(self.ask("modules", within=1.0))
+        if self._pid and not (self._ending or self._gone):
+            self._leave_what_it_has_learnt()
         self._ending = True
         if self._pid:
             self._kill()
@@ -303,11 +308,17 @@ class ProcessLife:
         self._closing.close()
         return ()
 
+    def _leave_what_it_has_learnt(self) -> None:
+        """Have the next lives begin with what this one has imported."""
+        if not self._nursery.has_learnt:
+            with contextlib.suppress(LifeDied):
+                self._nursery.learn(self.ask("modules", within=1.0))
+
     # -- saves ---------------------------------------------------------------------------------
 
     def points(self, root: Path, at: int, thread: int | None) -> _Points:
         """Where a save stops for a race."""
-        return _Points(self, root, at)
+        return _Points(self, root, at, thread)
 
     def images(self, root: Path, into: Path, name: str, death: Death) -> _Death:
         """What a save leaves that is killed."""
@@ -330,15 +341,15 @@ class ProcessLife:
 class _Points(SavePoints):
     """The points of a save in another process."""
 
-    def __init__(self, life: ProcessLife, root: Path, at: int) -> None:
-        super().__init__(life.control, root, at)
+    def __init__(self, life: ProcessLife, root: Path, at: int, thread: int | None) -> None:
+        super().__init__(life.control, root, at, thread=thread)
         self._life = life
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """While points are counted."""
         self._life.server.forget_point()
-        self._life.ask("watch", self._root, self._at, None)
+        self._life.ask("watch", self._root, self._at, None, self._thread)
         yield
         self.seen, self.unseen, _ = self._life.ask("unwatch")
 
@@ -364,7 +375,7 @@ class _Death(Images):
     def watched(self) -> Iterator[None]:
         """While operations are counted."""
         life, death = self._life, self._death
-        life.ask("watch", self._root, None, death)
+        life.ask("watch", self._root, None, death, None)
         yield
         if life.death is None:
             self.seen, self.unseen, cut = life.ask("unwatch")
@@ -395,7 +406,10 @@ def _modules(make: Make) -> list[str]:
     return [make.__module__] if hasattr(make, "__module__") else []
 
 
-def _signal(number: int) -> str:
+def how_it_ended(code: int) -> str:
+    """An exit status in words; a negative one is a signal."""
+    if code >= 0:
+        return f"exit status {code}"
     with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(number).name}"
-    return f"killed by signal {number}"
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"

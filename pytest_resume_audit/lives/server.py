@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import AuthenticationError
@@ -38,6 +38,7 @@ class RigServer:
         key: that it asks for.
         point_reached: the point of a save that it last stood at.
         goes_on: whether it may go on from there.
+        holds_loader: whether a loader has stood at its gate.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class RigServer:
         self.address = str(self._listener.address)
         self.point_reached = ""
         self.goes_on = False
+        self.holds_loader = False
         self._rig = rig
         self._control = control
         self._hear = hear
@@ -58,6 +60,7 @@ class RigServer:
         self._tokens = itertools.count(1)
         self._connections: list[Connection] = []
         self._locks: dict[int, threading.Lock] = {}
+        self._waits: dict[int, Answer] = {}
         self._over = False
         self._at_once: dict[tuple[str, str], Callable[..., Any]] = {
             ("loader", "place"): lambda: rig.loader.place,
@@ -92,11 +95,11 @@ class RigServer:
         self._at_gates: dict[tuple[str, str], Callable[..., None]] = {
             ("loader", "next"): self._next,
             ("loader", "wait_and_enter"): self._wait_and_enter,
-            ("engine", "generate"): self._generate,
+            ("engine", "generate"): self.generate,
             ("trainer", "step"): self._step,
             ("trainer", "train"): self._train,
-            ("rig", "saving"): self._saving,
-            ("rig", "saved"): self._saved,
+            ("rig", "saving"): self.saving,
+            ("rig", "saved"): self.saved,
             ("rig", "stand_at_point"): self._stand_at_point,
         }
         threading.Thread(target=self._accept, name="resume-audit server", daemon=True).start()
@@ -104,6 +107,22 @@ class RigServer:
     def forget_point(self) -> None:
         """Let the next save stand at its point."""
         self.goes_on, self.point_reached = False, ""
+
+    def answers(
+        self,
+        part: str,
+        at_once: Mapping[str, Callable[..., Any]],
+        at_gates: Mapping[str, Callable[..., None]],
+    ) -> None:
+        """Answer the calls into one more part.
+
+        Args:
+            part: its name.
+            at_once: what answers each method, by its name.
+            at_gates: what is given the answer to make later, by the same.
+        """
+        self._at_once.update({(part, method): act for method, act in at_once.items()})
+        self._at_gates.update({(part, method): act for method, act in at_gates.items()})
 
     def send(self, connection: Connection, *words: Any) -> None:
         """Say something to a process; nobody hears it when that has gone."""
@@ -148,7 +167,9 @@ class RigServer:
                     # It can't be answered, as nobody knows which call it was.
                     self._hear(connection, ("raised", portable(error)))
                     continue
-                if number == 0:
+                if number == 0 and words[0] == "withdraws":
+                    self._withdraw(words[1])
+                elif number == 0:
                     self._hear(connection, tuple(words))
                 else:
                     self._answer(connection, number, *words)
@@ -178,18 +199,32 @@ class RigServer:
 
         try:
             if (part, method) in self._at_gates:
-                self._at_gates[part, method](_Reply(reply, fail, thread), *args, **kwargs)
+                answer = Answer(reply, fail, thread)
+                if thread is not None:
+                    self._waits[thread] = answer
+                self._at_gates[part, method](answer, *args, **kwargs)
             else:
                 reply(self._at_once[part, method](*args, **kwargs))
         except BaseException as error:
             fail(error)
 
+    def _withdraw(self, thread: int) -> None:
+        """A thread that stood at a gate has left it, by a signal, say: what it asked is void."""
+        answer = self._waits.pop(thread, None)
+        if answer is not None:
+            answer.withdrawn = True
+        self._control.forget(thread)
+
     # -- calls that stand at a gate ------------------------------------------------------------
 
-    def _when(
-        self, gate: str, ready: Callable[[], bool], answer: _Reply, act: Callable[[], Any]
+    def when(
+        self, gate: str, ready: Callable[[], bool], answer: Answer, act: Callable[[], Any]
     ) -> None:
+        """Act and answer once a gate lets through; fail once the life is over."""
+
         def go_on() -> None:
+            if answer.withdrawn:
+                return
             try:
                 if self._control.over:
                     raise LifeEnded
@@ -204,8 +239,9 @@ class RigServer:
         self._passes[token] = self._rig.loader.begin()
         return token
 
-    def _next(self, answer: _Reply, token: int) -> None:
+    def _next(self, answer: Answer, token: int) -> None:
         control, current = self._control, self._passes[token]
+        self.holds_loader = True
 
         def batch() -> list[Prompt] | None:
             with control.lock:
@@ -213,10 +249,11 @@ class RigServer:
 
         with control.lock:
             control.numbers.place = current.place
-        self._when("loader", control.may_hand_out, answer, batch)
+        self.when("loader", control.may_hand_out, answer, batch)
 
-    def _wait_and_enter(self, answer: _Reply) -> None:
-        self._when("loader", self._control.may_hand_out, answer, lambda: self._works(1))
+    def _wait_and_enter(self, answer: Answer) -> None:
+        self.holds_loader = True
+        self.when("loader", self._control.may_hand_out, answer, lambda: self._works(1))
 
     def _works(self, more: int) -> None:
         with self._control.lock:
@@ -230,7 +267,8 @@ class RigServer:
         with self._control.lock:
             self._control.end_pass()
 
-    def _generate(self, answer: _Reply, prompt: Prompt, generation: int) -> None:
+    def generate(self, answer: Answer, prompt: Prompt, generation: int) -> None:
+        """Put a generation in flight, and answer when it ends."""
         future: Future[Rollout] = Future()
 
         def answered(ended: Future[Rollout]) -> None:
@@ -243,40 +281,46 @@ class RigServer:
         self._control.dispatch(prompt, generation, future)
         future.add_done_callback(answered)
 
-    def _step(self, answer: _Reply) -> None:
-        self._when("trainer", self._may_train, answer, self._rig.trainer.step)
+    def _step(self, answer: Answer) -> None:
+        self.when("trainer", self.may_train, answer, self._rig.trainer.step)
 
-    def _train(self, answer: _Reply, rollouts: list[Rollout]) -> None:
-        self._when("trainer", self._may_train, answer, lambda: self._rig.trainer.train(rollouts))
+    def _train(self, answer: Answer, rollouts: list[Rollout]) -> None:
+        self.when("trainer", self.may_train, answer, lambda: self._rig.trainer.train(rollouts))
 
-    def _may_train(self) -> bool:
+    def may_train(self) -> bool:
+        """Whether the gate of the trainer lets another step through."""
         return self._control.steps_taken < self._control.train_limit
 
-    def _saving(self, answer: _Reply, checkpoint: Path) -> None:
+    def saving(self, answer: Answer, checkpoint: Path | str) -> None:
+        """Stand at the gate before a save."""
         control = self._control
 
         def begun() -> None:
             control.saves_begun += 1
 
-        self._when("save", lambda: control.saves_begun < control.save_limit, answer, begun)
+        self.when("save", lambda: control.saves_begun < control.save_limit, answer, begun)
 
-    def _saved(self, answer: _Reply, checkpoint: Path) -> None:
+    def saved(self, answer: Answer, checkpoint: Path | str) -> None:
+        """Stand at the gate behind a save that is done."""
         control = self._control
-        control.checkpoint, done = checkpoint, control.saves_begun
-        self._when("saved", lambda: control.pass_limit >= done, answer, lambda: None)
+        control.checkpoint, done = Path(checkpoint), control.saves_begun
+        self.when("saved", lambda: control.pass_limit >= done, answer, lambda: None)
 
-    def _stand_at_point(self, answer: _Reply, what: str) -> None:
+    def _stand_at_point(self, answer: Answer, what: str) -> None:
         self.point_reached = what
-        self._when("point", lambda: self.goes_on, answer, lambda: None)
+        self.when("point", lambda: self.goes_on, answer, lambda: None)
 
 
-class _Reply:
+class Answer:
     """How a call is answered, now or later.
 
     Args:
         reply: with a value.
         fail: with an exception.
         thread: native id of the thread that waits for it; None for a coroutine or a future.
+
+    Attributes:
+        withdrawn: whether nobody waits for it any more.
     """
 
     def __init__(
@@ -285,3 +329,4 @@ class _Reply:
         self.reply = reply
         self.fail = fail
         self.thread = thread
+        self.withdrawn = False

@@ -7,14 +7,16 @@ from pathlib import Path
 from pytest_resume_audit.command import Command
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.command import CommandLife
+from pytest_resume_audit.play import Raised
 from pytest_resume_audit.self_driven import SelfDrivenPlay
 from pytest_resume_audit.timeline import Fail, Finish, HandOut, Restart, Save, Step
 
-_HELD = {
-    HandOut: "its loader can't be held: let the script take its batches from recorder.watch(...)",
-    Finish: "its answers can't be held: let the script call recorder.hold(row) on each",
-    Fail: "its answers can't be held: let the script call recorder.hold(row) on each",
-}
+_LOADER = "no loader of the command is held: let its script take batches from recorder.watch(...)"
+_ANSWERS = "no answer of the command is held: let its script call recorder.hold(row) for each"
+
+
+class NotHeld(RuntimeError):
+    """A step asks for what the command does not let an audit hold."""
 
 
 class CommandPlay(SelfDrivenPlay):
@@ -30,10 +32,10 @@ class CommandPlay(SelfDrivenPlay):
         super()._do(step)
         self.rest_name = self.life.rest_name
         reported = self.life.reported
-        holds = reported.holds_loader if isinstance(step, HandOut) else reported.holds_answers
-        if isinstance(step, HandOut | Finish | Fail) and not holds:
-            self.missed.clear()
-            self._miss(step.text, _HELD[type(step)], throttled=False)
+        if isinstance(step, HandOut) and not reported.holds_loader:
+            raise Raised(NotHeld(f"{step.text}: {_LOADER}"))
+        if isinstance(step, Finish | Fail) and not reported.holds_answers:
+            raise Raised(NotHeld(f"{step.text}: {_ANSWERS}"))
 
     def _choose(self, restart: Restart) -> Path | None:
         self.life.loads_buffer = restart.buffer

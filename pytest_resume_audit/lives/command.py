@@ -198,8 +198,11 @@ class CommandLife(ProcessLife):
             patience.lose()
 
     def _stands(self) -> bool:
+        """Whether it stands at a gate: of several ranks each, as one may be far behind another."""
         with self.control.lock:
-            return any(waiter.gate in GATES for waiter in self.control.waiters)
+            standing = {w.thread for w in self.control.waiters if w.gate in GATES}
+        ranks = [threads for pid in self.reported.trainers if (threads := threads_of(pid))]
+        return bool(standing) and all(standing & threads for threads in ranks)
 
     def _is_over(self) -> bool:
         return self._gone or is_over(self._pid)
@@ -271,6 +274,15 @@ class CommandLife(ProcessLife):
         """Kill it, and whatever it has started."""
         self._overheard.hear(self.printed())
         return super().end()
+
+
+def threads_of(pid: int) -> set[int]:
+    """The native ids of a process's threads; none once it has ended."""
+    if is_over(pid):
+        return set()
+    with contextlib.suppress(OSError):
+        return {int(task) for task in os.listdir(f"/proc/{pid}/task")}
+    return set()
 
 
 def processes_below(pid: int) -> list[int]:

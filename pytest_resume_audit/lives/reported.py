@@ -27,6 +27,7 @@ class Reported:
         any: whether anything has been reported.
         holds_loader: whether the command lets the loader be held.
         holds_answers: whether it lets its answers be held.
+        trainers: ids of the processes that train.
         restored: the checkpoint that it says it has restored.
         goes_on: whether it may go on from there.
         carries_counts: whether its own weights carry the counts.
@@ -35,12 +36,14 @@ class Reported:
     def __init__(self, server: RigServer, rig: Rig, control: Control) -> None:
         self.any = self.holds_answers = self.goes_on = self.carries_counts = False
         self.restored: Path | None = None
+        self.trainers: set[int] = set()
         self._server = server
         self._rig = rig
         self._control = control
         self._flying: Counter[tuple[int, int]] = Counter()
         self._held: set[tuple[int, int]] = set()
         self._steps: set[int] = set()
+        self._implied: Counter[int] = Counter()
         server.answers(
             "report",
             at_once={"note": self._note, "version": lambda: rig.trainer.weight_version},
@@ -80,6 +83,8 @@ class Reported:
         for row in rows:
             self._prompt(row)
         with control.lock:
+            # Another rank may have trained some already, which says as much.
+            rows = [row for row in rows if not self._take_implied(row)]
             control.hand_out(rows, None)
             # When it is sent off nobody tells: from now on it may be in flight.
             for row in rows:
@@ -89,6 +94,11 @@ class Reported:
                         "dispatched", ordinal, generation, number=self._rig.trainer.steps_behind
                     )
                     self._flying[ordinal, generation] += 1
+
+    def _take_implied(self, row: int) -> bool:
+        known = self._implied[row] > 0
+        self._implied[row] -= known
+        return known
 
     def _reached(self, kind: str, row: int, generation: int) -> None:
         prompt, control = self._prompt(row), self._control
@@ -138,8 +148,10 @@ class Reported:
         generations: Sequence[int] | None,
         step: int | None,
         counts: Sequence[int] | None,
+        process: int,
     ) -> None:
         self.any = True
+        self.trainers.add(process)
         self._take(counts)
         answers = self._answers(rows, generations)
         rollouts = [self._rollout(self._prompt(row), generation) for row, generation in answers]
@@ -166,6 +178,7 @@ class Reported:
                 known = control.numbers.came(row)
                 if not known and not self.holds_loader:
                     control.hand_out([row], None)
+                    self._implied[row] += 1
                 self._ended("finished", row, generation)
 
     def _answers(

@@ -42,7 +42,9 @@ class Reporter:
         """Report what happened to prompts, or to a checkpoint; some reports wait at a gate."""
         numbers = [operator.index(row) for row in rows]
         if kind == "trained":
-            places = self._call("trained", numbers, generations, number, self._counts())
+            places = self._call(
+                "trained", numbers, generations, number, self._counts(), os.getpid()
+            )
             if self._model is not None:
                 counts = counts_in(self._model)
                 for place in places:

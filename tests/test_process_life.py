@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,17 @@ from pytest_resume_audit import (
     FuturesCollector,
     LiveCursorCollector,
     Setup,
+    conductor,
     run,
 )
 from pytest_resume_audit.catalogue import NAMED
+from pytest_resume_audit.control import Control
+from pytest_resume_audit.lives.command import processes_below
 from pytest_resume_audit.lives.nursery import nursery_of
 from pytest_resume_audit.lives.process import LifeDied
+from pytest_resume_audit.lives.server import RigServer
+from pytest_resume_audit.numbering import Numbering
+from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.verdict import AuditReport
 
 pytestmark = pytest.mark.skipif(
@@ -205,6 +213,48 @@ def test_no_process_stays_behind_a_run():
     assert living(nursery_of("pytest_resume_audit.collectors.futures")._process.pid) == []
 
 
+LIVES = 500 if int(os.environ.get("RESUME_AUDIT_EVERY", "29")) <= 29 else 50
+"""Played in a row: fewer where all is played several times."""
+
+FIVE_LIVES = "hand_out 4; finish 0-3; train; save; " + "crash; restart; " * 4 + "drain"
+
+
+def held_by_this_process() -> tuple[list[int], int, int]:
+    """Processes below it, files and sockets open in it, threads."""
+    files = len(os.listdir("/proc/self/fd"))
+    return processes_below(os.getpid()), files, threading.active_count()
+
+
+def test_many_lives_in_a_row_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(conductor, "_memory", lambda: str(tmp_path))
+    in_process(FuturesCollector, FIVE_LIVES)
+    before = held_by_this_process()
+    for _ in range(LIVES // 5):
+        assert in_process(FuturesCollector, FIVE_LIVES).verdict == "lossless"
+    # Threads that served the last life end once they have read that it is over.
+    wait_until(lambda: held_by_this_process() == before)
+    assert list(tmp_path.iterdir()) == []
+
+
+MANY = """
+import sys
+from pytest_resume_audit import FuturesCollector, conductor, run
+
+conductor._memory = lambda: sys.argv[1]
+for _ in range(4):
+    assert run(FuturesCollector, {script!r}, life="process").verdict == "lossless"
+"""
+
+
+def test_lives_of_several_audits_at_once_leave_nothing_behind(tmp_path):
+    words = [sys.executable, "-c", MANY.format(script=FIVE_LIVES), str(tmp_path)]
+    before = processes_below(os.getpid())
+    audits = [subprocess.Popen(words) for _ in range(8)]
+    assert [audit.wait(120) for audit in audits] == [0] * 8
+    assert processes_below(os.getpid()) == before
+    assert list(tmp_path.iterdir()) == []
+
+
 KILLED = """
 import os
 from pytest_resume_audit import run
@@ -239,6 +289,22 @@ def test_no_process_stays_behind_one_that_is_killed(sign, tmp_path):
         auditor.send_signal(sign)
         auditor.wait()
     wait_until(lambda: not is_running(nursery) and not is_running(life))
+
+
+def test_a_server_that_accepts_nobody_any_more_can_be_closed():
+    control = Control(Setup(), Numbering())
+    server = RigServer(Rig(Setup(), control), control, lambda connection, words: None)
+    (accepts,) = [t for t in threading.enumerate() if t.name == "resume-audit server"]
+    # One who goes away in the middle of being let in, just as the life is over.
+    server._over = True
+    with socket.socket(socket.AF_UNIX) as leaves:
+        leaves.connect(server.address)
+    accepts.join(10)
+    assert not accepts.is_alive()
+    closes = threading.Thread(target=server.close, daemon=True)
+    closes.start()
+    closes.join(10)
+    assert not closes.is_alive()
 
 
 # --- how it is chosen ---------------------------------------------------------------------------

@@ -32,12 +32,21 @@ def test_the_table_of_timelines_is_the_catalogue() -> None:
 
 
 def test_its_tests_are_collected(pytester: pytest.Pytester) -> None:
-    skeleton, of_its_own, _ = _blocks("python")
+    skeleton, of_its_own, *_ = _blocks("python")
     pytester.makepyfile(skeleton + of_its_own)
     result = pytester.runpytest("--collect-only", "-q")
     named = [name for name in NAMED if not name.startswith("legacy")]
     expected = [f"*::test_my_collector_loses_nothing[[]{name}]" for name in named]
     result.stdout.fnmatch_lines_random([*expected, "*::test_two_crashes[[]two-crashes]"])
+    assert result.ret == 0
+
+
+def test_its_command_is_collected(pytester: pytest.Pytester) -> None:
+    *_, reports, command, _ = _blocks("python")
+    exec(reports, {"rows": [0], "row": 0, "step": 1, "checkpoint": "step-1"})
+    pytester.makepyfile(command)
+    result = pytester.runpytest("--collect-only", "-q")
+    result.stdout.fnmatch_lines(["*::test_training[[]killed-again-and-again]"])
     assert result.ret == 0
 
 

@@ -178,6 +178,7 @@ def children_of(pid: int) -> list[int]:
 
 def main(descriptor: int) -> None:
     """Fork until nobody asks any more."""
+    # Until it hears of it by its connection: then it has others to kill first.
     die_with_parent()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever audits to act on
@@ -190,15 +191,22 @@ def main(descriptor: int) -> None:
             except Exception as error:
                 connection.send((False, f"{type(error).__name__}: {error}"))
                 continue
-            if what in _CHILDREN and value == 0:
-                connection.close()
-                _CHILDREN[what](*words)
+            if what in _CHILDREN:
+                if value == 0:
+                    connection.close()
+                    _CHILDREN[what](*words)
+                _lives.add(value)
             connection.send((True, value))
     except (EOFError, OSError):
-        for child in children_of(os.getpid()):
+        for life in _lives:
             with contextlib.suppress(OSError):
-                os.killpg(child, signal.SIGKILL)
+                os.killpg(life, signal.SIGKILL)
+        _lives.clear()
         _end_orphans()
+
+
+_lives: set[int] = set()
+"""The processes of lives that have not been waited for."""
 
 
 def _import(path: list[str], directory: str, modules: list[str]) -> None:
@@ -213,6 +221,7 @@ def _import(path: list[str], directory: str, modules: list[str]) -> None:
         except ImportError as error:
             raise ImportError(f"{error}. {UNKNOWN.format(module=module)}") from error
     interpreter_lock()  # its forks have it at the same address
+    _prctl(_PR_SET_PDEATHSIG, 0)
     gc.collect()
     gc.freeze()
 
@@ -233,13 +242,14 @@ def _fork(*words: Any) -> int:
 
 def _wait(pid: int) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    _lives.discard(pid)
     _end_orphans()
     return code
 
 
 def _end_orphans() -> None:
     """End what a life has started in sessions of its own: all of it are this one's children now."""
-    while orphans := children_of(os.getpid()):
+    while orphans := set(children_of(os.getpid())) - _lives:
         for orphan in orphans:
             with contextlib.suppress(OSError):
                 os.kill(orphan, signal.SIGKILL)

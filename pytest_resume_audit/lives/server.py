@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class RigServer:
         hear: Callable[[Connection, tuple[Any, ...] | None], None],
     ) -> None:
         self.key = os.urandom(32)
-        self._listener = Listener(None, backlog=64, authkey=self.key)
+        self._listener = Listener(None, "AF_UNIX", backlog=64, authkey=self.key)
         self.address = str(self._listener.address)
         self.point_reached = ""
         self.goes_on = False
@@ -132,9 +133,10 @@ class RigServer:
     def close(self) -> None:
         """Answer nobody any more."""
         self._over = True
-        # Whoever accepts is woken: closing alone does not.
-        with suppress(OSError, EOFError, AuthenticationError):
-            Client(self.address, authkey=self.key).close()
+        # Whoever accepts is woken: closing alone does not. It may just have gone by itself, so
+        # nothing is waited for.
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
+            knock.connect(self.address)
         self._listener.close()
         for connection in self._connections:
             connection.close()

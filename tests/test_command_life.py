@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from test_process_life import is_running, wait_until
 
 from pytest_resume_audit import Command, FuturesCollector, Setup, run
+from pytest_resume_audit.lives.command import processes_below
+from pytest_resume_audit.lives.nursery import nursery_of
 from pytest_resume_audit.verdict import AuditReport
 
 pytestmark = pytest.mark.skipif(
@@ -185,6 +188,21 @@ def test_several_ranks_train_one_step():
     assert [save.weight_version for save in report.history.saves[:2]] == [1, 2]
     assert report.history.lives[0].ordinals("trained") == set(range(8))
     assert report.verdict == "lossless"
+
+
+def test_a_shell_script_around_torchrun(tmp_path):
+    pytest.importorskip("torch", reason="its launcher")
+    script = tmp_path / "train.sh"
+    line = f"torchrun --standalone --nproc-per-node 2 {SCRIPTS / 'ranks.py'}"
+    script.write_text(f'#!/bin/sh\necho "the shell is $$"\n{line} "$1"\n')
+    script.chmod(0o755)
+    nursery_of()
+    before = processes_below(os.getpid())
+    report = run(Command([str(script), "{checkpoints}"]), "train 2; crash; restart", deadline=60)
+    assert report.verdict == "lossless"
+    # Both ranks of both steps, and nothing of the one that they were about to begin.
+    assert report.history.lives[0].ordinals("trained") == set(range(8))
+    wait_until(lambda: processes_below(os.getpid()) == before)
 
 
 # --- how it is told to stop ---------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pytest_resume_audit.lives.local import Call
 from pytest_resume_audit.lives.nursery import children_of, nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.process import A_WHILE, LifeDied, ProcessLife, how_it_ended, is_over
-from pytest_resume_audit.lives.reported import GATES, Reported
+from pytest_resume_audit.lives.reported import AT_SAVES, Reported
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.recorder import AUDIT
 from pytest_resume_audit.rest import NotAtRest, Patience, ProcLook, Rest, SeveralLooks
@@ -198,11 +198,18 @@ class CommandLife(ProcessLife):
             patience.lose()
 
     def _stands(self) -> bool:
-        """Whether it stands at a gate: of several ranks each, as one may be far behind another."""
+        """Whether it stands at a gate of ours, as far as it can come.
+
+        Of several ranks each has to stand before its next step, as one may be far behind another.
+        At a save the others may well wait for the one that saves.
+        """
         with self.control.lock:
-            standing = {w.thread for w in self.control.waiters if w.gate in GATES}
+            gates = {w.gate for w in self.control.waiters}
+            in_steps = {w.thread for w in self.control.waiters if w.gate == "trainer"}
+        if AT_SAVES & gates:
+            return True
         ranks = [threads for pid in self.reported.trainers if (threads := threads_of(pid))]
-        return bool(standing) and all(standing & threads for threads in ranks)
+        return bool(in_steps) and all(in_steps & threads for threads in ranks)
 
     def _is_over(self) -> bool:
         return self._gone or is_over(self._pid)

@@ -11,8 +11,8 @@ from pytest_resume_audit.fakes.prompts import Prompt, Rollout
 from pytest_resume_audit.lives.server import Answer, RigServer
 from pytest_resume_audit.rig import Rig
 
-GATES = frozenset({"trainer", "save", "saved", "restored", "point"})
-"""Where a command stands that has come as far as the script lets it."""
+AT_SAVES = frozenset({"save", "saved", "restored", "point"})
+"""The gates of saves and restarts."""
 
 
 class Reported:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_resume_audit.adapters.loader import LoaderAudit as LoaderAudit
     from pytest_resume_audit.assertions import (
         AuditFailed as AuditFailed,
         assert_lossless as assert_lossless,
@@ -50,6 +51,7 @@ _HOME = {
     "GenerationFailed": "control",
     "LifeEnded": "control",
     "LiveCursorCollector": "collectors.live_cursor",
+    "LoaderAudit": "adapters.loader",
     "NamedTimeline": "catalogue",
     "Prompt": "fakes.prompts",
     "ResumeAudit": "fixture",

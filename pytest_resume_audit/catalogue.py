@@ -415,18 +415,20 @@ _TRAINING = (
     ),
 )
 
-MATRICES = ("smoke", "training", "nightly", "full")
+MATRICES = ("smoke", "training", "loader", "nightly", "full")
 """Names of sets of timelines: ``smoke`` is every named one, ``training`` those of nothing but
-steps, saves and ends, for a loop that the audit does not call, ``nightly`` those of ``smoke`` and a
-save after every event of many runs, ``full`` everything that is generated."""
+steps, saves and ends, for a loop that the audit does not call, ``loader`` those of a loader alone,
+``nightly`` those of ``smoke`` and a save after every event of many runs, ``full`` everything that
+is generated."""
 
 
 @cache
-def matrix(name: str) -> tuple[NamedTimeline, ...]:
+def matrix(name: str, setup: Setup | None = None) -> tuple[NamedTimeline, ...]:
     """The timelines of a set.
 
     Args:
         name: one of :data:`MATRICES`.
+        setup: the sizes that the places of ``loader`` are those of; the others have their own.
 
     Raises:
         KeyError: for another name.
@@ -435,8 +437,10 @@ def matrix(name: str) -> tuple[NamedTimeline, ...]:
         >>> len(matrix("smoke"))
         20
     """
-    from pytest_resume_audit import matrices
+    from pytest_resume_audit import loader_timelines, matrices
 
+    if name == "loader":
+        return loader_timelines.loader_timelines(setup)
     if name in _WRITTEN:
         return _WRITTEN[name]
     generated = {"nightly": matrices.nightly, "full": matrices.full}[name]

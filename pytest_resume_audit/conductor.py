@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
-from pytest_resume_audit.catalogue import NAMED, NamedTimeline
+from pytest_resume_audit.adapters.loader import LoaderAudit, collector_of
+from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.command import Command
 from pytest_resume_audit.command_play import CommandPlay
@@ -37,7 +38,7 @@ DEADLINE = 30.0
 
 
 def run(
-    collector: Make,
+    collector: Make | LoaderAudit,
     timeline: str | Timeline | NamedTimeline | Asked,
     *,
     setup: Setup | None = None,
@@ -47,8 +48,10 @@ def run(
     """Play a timeline on a collector, and judge what came of it.
 
     Args:
-        collector: a class, or anything that makes a collector from a rig.
-        timeline: a script, a name of the catalogue, or one of its timelines.
+        collector: a class, or anything that makes a collector from a rig; or the audit of a
+            loader alone.
+        timeline: a script, a name of the catalogue (of a loader alone: of the matrix ``loader``
+            too), or one of its timelines.
         setup: the sizes; by default those of the case that names the project.
         deadline: seconds without progress after which the run is called a hang.
         life: the kind of life: ``"local"``, objects of this process that are thrown away, or
@@ -68,6 +71,10 @@ def run(
         >>> report.skipped
         [5, 8, 9, 11]
     """
+    if isinstance(collector, LoaderAudit) and isinstance(timeline, str):
+        names = {named.name: named for named in matrix("loader", setup)}
+        timeline = names.get(timeline, timeline)
+    make = collector_of(collector)
     if not isinstance(setup, Setup | None):
         raise TypeError(f"setup is a Setup, such as Setup(prompts=32), not {setup!r}")
     if life not in get_args(LifeKind):
@@ -79,7 +86,7 @@ def run(
             raise TypeError(why)
     elif life == "command":
         raise TypeError(COMMAND_LIFE)
-    if life == "process" and (why := not_importable(collector)):
+    if life == "process" and (why := not_importable(make)):
         raise TypeError(why)
     is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline < float("inf"):
@@ -89,11 +96,11 @@ def run(
         sizes = timeline.sizes if isinstance(timeline, NamedTimeline) else ()
         if (why := collector.lacks(asked.timeline, sizes)) is not None:
             raise TypeError(why)
-    report = _Audit(collector, asked, deadline, life).report()
+    report = _Audit(make, asked, deadline, life).report()
     throttled = report.passed and report.unreached is not None
     if asked.otherwise is not None and throttled and not report.lacks_downgrade:
         by_position = replace(asked, timeline=asked.otherwise, otherwise=None, uninterrupted=None)
-        other = _Audit(collector, by_position, deadline, life).report()
+        other = _Audit(make, by_position, deadline, life).report()
         if other.unreached is None or not other.passed:
             return other
     return report

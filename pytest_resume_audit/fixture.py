@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from pytest_resume_audit.adapters.loader import LoaderAudit, collector_of
 from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
 from pytest_resume_audit.control import LifeEnded
@@ -72,13 +73,13 @@ class ResumeAudit:
         return f"<resume_audit of {self._case.id}>"
 
     def __call__(
-        self, collector: Make | None = None, *, expect: Verdict | None = None
+        self, collector: Make | LoaderAudit | None = None, *, expect: Verdict | None = None
     ) -> AuditReport:
         """Play the timeline, and judge the run. Each test does it once.
 
         Args:
-            collector: a class, or anything that makes a collector from a rig; for a marker
-                without one.
+            collector: a class, or anything that makes a collector from a rig, or the audit of a
+                loader alone; for a marker without one.
             expect: the verdict that the run has to come to, for a test of a known fault. By
                 default the run has to meet the timeline's demand.
 
@@ -116,12 +117,12 @@ class ResumeAudit:
         if not self._called:
             pytest.fail(NOT_CALLED.format(test=self._item.name), pytrace=False)
 
-    def _maker(self, collector: Make | None) -> Make:
+    def _maker(self, collector: Make | LoaderAudit | None) -> Make:
         __tracebackhide__ = True
         case = self._case
         if collector is not None and case.collector is not None:
             pytest.fail(TWO_COLLECTORS)
-        make = case.collector if collector is None else collector
+        make = case.collector if collector is None else collector_of(collector)
         if make is None:
             pytest.fail(NO_COLLECTOR)
         wrong = wrong_with(make, case.life)

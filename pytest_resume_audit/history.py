@@ -10,6 +10,7 @@ KINDS = (
     "restored",
     "started",
     "saving",
+    "pass_begun",
     "handed_out",
     "pass_ended",
     "dispatched",

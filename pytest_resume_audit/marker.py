@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pytest
 
+from pytest_resume_audit.adapters.loader import LoaderAudit, collector_of
 from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.command import Command
@@ -250,6 +251,8 @@ def _by_name(mark: pytest.Mark) -> dict[str, Any]:
 
 def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
     collector, setup = arguments.get("collector"), arguments.get("setup")
+    alone = isinstance(collector, LoaderAudit)
+    collector = collector_of(collector)  # type: ignore[arg-type]  # it is looked at below
     deadline = arguments.get("deadline")
     runs_command = isinstance(collector, Command)
     with _about("life"):
@@ -274,10 +277,13 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
         deadline = _deadline(deadline)
     with _about("timelines"):
         named = "timelines" in arguments
-        usual = "training" if runs_command else given.configured_matrix or "smoke"
-        timelines = _timelines(
-            arguments.get("timelines", usual), None if runs_command else given.matrix
-        )
+        # A loader alone, and a command, have one matrix, whatever is chosen for collectors.
+        usual = given.configured_matrix or "smoke"
+        instead = given.matrix
+        if alone or runs_command:
+            usual = "loader" if alone else "training"
+            instead = "loader" if alone else None
+        timelines = _timelines(arguments.get("timelines", usual), instead, setup)
         if isinstance(collector, Command):
             timelines = _those_it_has_words_for(collector, timelines)
         for name, found in timelines.items():
@@ -294,7 +300,7 @@ def _cases(arguments: Mapping[str, Any], given: Override) -> list[Case]:
         if not able:
             raise ArgumentError(NOTHING_LEFT.format(name=_name(collector)))
     chosen = given.matrix or (None if named else given.configured_matrix)
-    chosen = None if runs_command else chosen
+    chosen = None if alone or runs_command else chosen
     return [
         Case(
             id=name,
@@ -367,19 +373,20 @@ class _Found(NamedTuple):
     matrix: str | None = None
 
 
-def _timelines(value: object, instead: str | None) -> dict[str, _Found]:
+def _timelines(value: object, instead: str | None, setup: Setup | None) -> dict[str, _Found]:
     """What a marker says of its timelines, by id.
 
     Args:
         value: its argument.
         instead: the matrix to take for every one that it names.
+        setup: the sizes.
     """
     if isinstance(value, Mapping):
         found = [(name, _Found(_named_one(name, timeline))) for name, timeline in value.items()]
     elif isinstance(value, list | tuple):
-        found = [named for timeline in value for named in _some(timeline, instead)]
+        found = [named for timeline in value for named in _some(timeline, instead, setup)]
     else:
-        found = _some(value, instead)
+        found = _some(value, instead, setup)
     if not found:
         raise ArgumentError(f"{_SHORT.repr(value)} is empty: {_allowed()}")
     timelines: dict[str, _Found] = {}
@@ -394,11 +401,12 @@ def _timelines(value: object, instead: str | None) -> dict[str, _Found]:
     return timelines
 
 
-def _some(value: object, instead: str | None) -> list[tuple[str, _Found]]:
+def _some(value: object, instead: str | None, setup: Setup | None) -> list[tuple[str, _Found]]:
     """The timelines of a matrix, or a single one, with their ids."""
     if isinstance(value, str) and value in MATRICES:
-        name = instead or value
-        return [(timeline.name, _Found(timeline, name)) for timeline in matrix(name)]
+        name = value if value == "loader" else instead or value
+        timelines = matrix(name, setup) if name == "loader" else matrix(name)
+        return [(timeline.name, _Found(timeline, name)) for timeline in timelines]
     one = _one(value, [*MATRICES, *NAMED])
     if isinstance(one, NamedTimeline):
         return [(one.name, _Found(one))]

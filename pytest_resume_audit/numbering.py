@@ -77,6 +77,8 @@ class LifeNumbering:
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
         self._lost: set[tuple[int, int]] = set()
+        # By row: places that were handed out and not trained since, in their order.
+        self._fresh: dict[int, list[int]] = {}
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
         """The ordinals of a batch.
@@ -101,6 +103,8 @@ class LifeNumbering:
                 else [self.of("handed_out", row, 0) for row in rows]
             )
         self._reached["handed_out"].update((ordinal, 0) for ordinal in ordinals)
+        for row, ordinal in zip(rows, ordinals, strict=True):
+            self._fresh.setdefault(row, []).append(ordinal)
         self.place = ordinals[-1] + 1 if place is None else place + len(rows)
         return ordinals
 
@@ -117,6 +121,10 @@ class LifeNumbering:
             for passed in (self._lost, self._reached["finished"], self._reached["buffered"]):
                 passed.discard((ordinal, generation))
         self._reached[stage].add((ordinal, generation))
+        if stage == "trained":
+            fresh = self._fresh.get(self.numbering.rows[ordinal], [])
+            if ordinal in fresh:
+                fresh.remove(ordinal)
 
     def lose(self, ordinal: int, generation: int) -> None:
         """Note that a generation failed or was evicted: it may be asked for once more."""
@@ -129,6 +137,9 @@ class LifeNumbering:
             return self.numbering.append(row)
         if len(places) == 1:
             return places[0]
+        if stage == "trained" and not self._reached["dispatched"] and self._fresh.get(row):
+            # Trained straight from the loader: which place it is, the hand-out has said.
+            return self._fresh[row][0]
         here = self._reached[stage]
         later = STAGES[STAGES.index(stage) :]
         earlier = self._reached[_EARLIER.get(stage, stage)]

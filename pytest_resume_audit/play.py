@@ -554,7 +554,8 @@ class Play:
 
     def _hand_out(self, step: HandOut) -> None:
         until = step.until if isinstance(step.until, int) else None
-        self._let_out(self._drain_limit() if until is None else until)
+        limit = self._drain_limit() if until is None else until
+        self._let_out(limit, pauses=step.until is None)
         place = self.control.numbers.place
         short = until is not None and place < until
         ended = self.control.pass_ended or place >= self._drain_limit()
@@ -567,18 +568,25 @@ class Play:
             why = "the loader has ended" if self.control.pass_ended else "it does not ask for more"
             self._miss(step.text, f"the loader's place is {place}: {why}", throttled=not asks)
 
-    def _let_out(self, limit: float) -> None:
-        """Let the loader hand out until its place reaches the limit, or nobody asks."""
+    def _let_out(self, limit: float, *, pauses: bool = True) -> None:
+        """Let the loader hand out until its place reaches the limit, or nobody asks.
+
+        Args:
+            limit: the place.
+            pauses: whether it is enough that a collector that is pulled wants nothing more now,
+                though it has gone on: such as between two passes.
+        """
         control = self.control
         if pulls(self.kind):
             control.place_limit = NO_LIMIT
             # Whoever calls it stands in the save meanwhile.
             while control.numbers.place < limit and not control.standing_at("point"):
                 before = len(self.record.events) + control.batches
-                took = self._call("pull")
+                took = self._call("pull", resume=self._still_resumes())
                 # Whatever it says: where nothing has happened, nothing would the next time.
-                self._pulls_on = took and len(self.record.events) + control.batches > before
-                if not self._pulls_on:
+                went_on = len(self.record.events) + control.batches > before
+                self._pulls_on = took and went_on
+                if not went_on or (pauses and not took):
                     break
             return
         control.place_limit = limit if self.gated else NO_LIMIT
@@ -586,6 +594,10 @@ class Play:
         self._rest()
         if self.gated:
             control.place_limit = min(limit, control.numbers.place)
+
+    def _still_resumes(self) -> bool:
+        """Whether the life was restored, and has not come to anything since: it may yet refuse."""
+        return self.record.origin is not None and not self.record.ordinals("handed_out")
 
     def _finish(self, step: Finish | Fail, *, failed: bool) -> None:
         for ordinal, generation in self._targets(step.which):
@@ -899,6 +911,8 @@ class Play:
 
     def _check_drained(self) -> None:
         """A life that stopped asking, while the loader has more, and is still there: it hangs."""
+        if pulls(self.kind):
+            return  # it has been asked, and has said that there is nothing
         place = self.control.numbers.place
         end = self.setup.total if self.reference is None else len(self.reference.rows)
         idle_by_rule = self.reference is None and self.kind.structural

@@ -504,7 +504,9 @@ class RemoteWatchedLoader(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         self._line.call("loader", "enter")
         try:
-            return self._batches(iter(self._loader))
+            source = iter(self._loader)
+            self._line.call("loader", "begin_pass")
+            return self._batches(source)
         finally:
             self._line.call("loader", "leave")
 

@@ -36,6 +36,9 @@ AUDITED: tuple[Outcome, ...] = ("lossless", "lossy", "error", "hang", "refused",
 PROOF = frozenset({"saved with prompts in flight", "saved with a buffer", "resumed"})
 """States that one run has to reach, or the whole matrix of its test has proved nothing."""
 
+LOADER_PROOF = frozenset({"saved in a later pass", "resumed"})
+"""The same for the matrix of loaders alone, which have nothing in flight."""
+
 KEY_STATES = (
     "saved with prompts in flight",
     "saved with a buffer",
@@ -50,8 +53,8 @@ KEY_STATES = (
 """States that a reader has to know about also when no run of a matrix came to them."""
 
 PROVED_NOTHING = (
-    "{test} proved nothing: in none of its {count} timelines was a checkpoint saved with prompts "
-    "in flight and with a buffer, and resumed"
+    "{test} proved nothing: in none of its {count} timelines was a checkpoint saved {where}, and "
+    "resumed"
 )
 
 
@@ -152,8 +155,17 @@ class Row:
             self.run == self.of
             and any(record.matrix is not None for record in self.records)
             and not any(record.failed or record.expected for record in self.records)
-            and not any(set(record.states) >= PROOF for record in self.records)
+            and not any(set(record.states) >= self._proof for record in self.records)
         )
+
+    @property
+    def of_a_loader(self) -> bool:
+        """Whether it is a loader alone that was audited."""
+        return any(record.matrix == "loader" for record in self.records)
+
+    @property
+    def _proof(self) -> frozenset[str]:
+        return LOADER_PROOF if self.of_a_loader else PROOF
 
 
 class Summary:
@@ -192,7 +204,13 @@ class Summary:
             by_test.setdefault(record.test, []).append(record)
         self.rows = [Row(test, by_test[test]) for test in sorted(by_test)]
         self.failures = [
-            PROVED_NOTHING.format(test=row.test, count=row.of)
+            PROVED_NOTHING.format(
+                test=row.test,
+                count=row.of,
+                where="in a later pass"
+                if row.of_a_loader
+                else "with prompts in flight and with a buffer",
+            )
             for row in self.rows
             if row.proved_nothing
         ]
@@ -224,7 +242,7 @@ class Summary:
 
         What somebody has chosen by hand is for what it is for.
         """
-        by_matrix = any(record.matrix is not None for record in self.records)
+        by_matrix = any(record.matrix not in (None, "loader") for record in self.records)
         return [state for state in KEY_STATES if by_matrix and not self.states[state]]
 
 

@@ -847,7 +847,8 @@ class _Judgement:
             for event in life.events[:until]:
                 if event.kind == "trained" and event.ordinal is not None:
                     # Events of one step are sorted: only from step to step can it fall back.
-                    if event.ordinal < furthest:
+                    # What is trained once more comes late by that: it has a finding of its own.
+                    if event.ordinal < furthest and len(self._trainings(event.ordinal)) == 1:
                         late.add(event.ordinal)
                     furthest = max(furthest, event.ordinal)
         self._find("lossy", "trained out of the order of the stream", late)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_resume_audit import LiveCursorCollector, run
-from pytest_resume_audit.catalogue import NAMED
+from pytest_resume_audit import LiveCursorCollector, Setup, run
+from pytest_resume_audit.catalogue import NAMED, matrix
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,6 +48,15 @@ def test_its_command_is_collected(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--collect-only", "-q")
     result.stdout.fnmatch_lines(["*::test_training[[]killed-again-and-again]"])
     assert result.ret == 0
+
+
+def test_its_audit_of_a_loader_passes(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("torchdata.stateful_dataloader")
+    (of_a_loader,) = (code for code in _blocks("python") if "LoaderAudit" in code)
+    pytester.makepyfile(of_a_loader)
+    result = pytester.runpytest("-q", "-W", "ignore")
+    assert result.ret == 0
+    assert result.parseoutcomes()["passed"] == len(matrix("loader", Setup(prompts=17)))
 
 
 def test_its_code_without_the_marker_runs() -> None:

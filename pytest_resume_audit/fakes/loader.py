@@ -169,7 +169,9 @@ class WatchedLoader(Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         with self._control.granted():
-            return self._batches(iter(self._loader))
+            source = iter(self._loader)
+            self._control.note("pass_begun")
+            return self._batches(source)
 
     def _batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
         control = self._control

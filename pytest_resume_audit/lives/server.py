@@ -72,6 +72,7 @@ class RigServer:
             ("loader", "hand_out"): self._hand_out,
             ("loader", "enter"): lambda: self._works(1),
             ("loader", "leave"): lambda: self._works(-1),
+            ("loader", "begin_pass"): lambda: control.note("pass_begun"),
             ("loader", "end_pass"): self._end_pass,
             ("loader", "has_state"): control.has_state,
             ("loader", "goes_to_state"): control.goes_to_state,

@@ -191,6 +191,7 @@ def _remarks(report: AuditReport) -> Iterator[str]:
         whose = " (the collector's own way of working)" if missed.throttled else ""
         again = f" ({times} times)" if times > 1 else ""
         yield f"not done: {missed.step}: {missed.why}{whose}{again}"
+    yield from _rows(report)
     named = [set(finding.ordinals) for finding in report.findings]
     for name, what in _ASIDES.items():
         ordinals = getattr(report, name)
@@ -214,6 +215,16 @@ def _remarks(report: AuditReport) -> Iterator[str]:
         yield f"at rest was found out by {report.rest}: the same run may go differently next time"
     if report.unreached:
         yield f"unreached: {report.unreached}"
+
+
+def _rows(report: AuditReport) -> Iterator[str]:
+    """Which rows they are that were skipped or repeated, where that is not the same number."""
+    rows = report.history.rows
+    for what in ("skipped", "duplicated"):
+        ordinals = getattr(report, what)
+        named = {rows[ordinal] for ordinal in ordinals if ordinal < len(rows)}
+        if named and named != set(ordinals):
+            yield f"rows of the data set, {what}: {listed(named)}"
 
 
 def _whereabouts(parts: Iterable[str]) -> Iterator[str]:

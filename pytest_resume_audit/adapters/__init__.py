@@ -1,0 +1,1 @@
+"""Audits of what other projects have made."""

@@ -415,7 +415,7 @@ _TRAINING = (
     ),
 )
 
-MATRICES = ("smoke", "training", "loader", "nightly", "full")
+MATRICES = ("smoke", "training", "nightly", "full", "loader")
 """Names of sets of timelines: ``smoke`` is every named one, ``training`` those of nothing but
 steps, saves and ends, for a loop that the audit does not call, ``loader`` those of a loader alone,
 ``nightly`` those of ``smoke`` and a save after every event of many runs, ``full`` everything that

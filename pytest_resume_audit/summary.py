@@ -53,8 +53,12 @@ KEY_STATES = (
 """States that a reader has to know about also when no run of a matrix came to them."""
 
 PROVED_NOTHING = (
-    "{test} proved nothing: in none of its {count} timelines was a checkpoint saved {where}, and "
-    "resumed"
+    "{test} proved nothing: in none of its {count} timelines was a checkpoint saved with prompts "
+    "in flight and with a buffer, and resumed"
+)
+LOADER_PROVED_NOTHING = (
+    "{test} proved nothing: in none of its {count} timelines was a checkpoint saved in a later "
+    "pass, and resumed"
 )
 
 
@@ -204,12 +208,8 @@ class Summary:
             by_test.setdefault(record.test, []).append(record)
         self.rows = [Row(test, by_test[test]) for test in sorted(by_test)]
         self.failures = [
-            PROVED_NOTHING.format(
-                test=row.test,
-                count=row.of,
-                where="in a later pass"
-                if row.of_a_loader
-                else "with prompts in flight and with a buffer",
+            (LOADER_PROVED_NOTHING if row.of_a_loader else PROVED_NOTHING).format(
+                test=row.test, count=row.of
             )
             for row in self.rows
             if row.proved_nothing

@@ -64,7 +64,7 @@ def test_precedence(
         (
             ("--resume-audit-matrix=nigtly",),
             "--resume-audit-matrix: 'nigtly' is no matrix, did you mean 'nightly'? allowed are "
-            "smoke, training, nightly",
+            "smoke, nightly",
         ),
         (("--resume-audit-matrix=mid-flight",), "--resume-audit-matrix: 'mid-flight' is no matrix"),
         (("-o", "resume_audit_matrix=x"), "resume_audit_matrix: 'x' is no matrix: allowed are sm"),

@@ -355,7 +355,7 @@ def test_a_life_that_is_none_is_told_of(project):
     result = project.runpytest("--resume-audit-life", "proces")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["*--resume-audit-life: 'proces' is unknown, did you mean 'process'? *local, process"]
+        ["*--resume-audit-life: 'proces' is unknown, did you mean 'process'? *local, process, *"]
     )
     with pytest.raises(TypeError, match="life is one of 'local', 'process'"):
         run(FuturesCollector, "drain", life="ray")  # type: ignore[arg-type]

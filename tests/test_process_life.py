@@ -357,7 +357,7 @@ def test_a_life_that_is_none_is_told_of(project):
     result.stderr.fnmatch_lines(
         [
             "*--resume-audit-life: 'proces' is unknown, did you mean 'process'? "
-            "*local, process, ray, ray-driver"
+            "*local, process, ray, ray-driver, command"
         ]
     )
     with pytest.raises(TypeError, match="life is one of 'local', 'process'"):

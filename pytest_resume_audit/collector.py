@@ -58,7 +58,7 @@ class _Audited:
     delivery: ClassVar[Delivery] = "exactly_once"
     order: ClassVar[Literal["stream", "any"]] = "any"
     stream: ClassVar[Literal["finite", "endless"]] = "finite"
-    lives: ClassVar[tuple[str, ...]] = ("local", "process")
+    lives: ClassVar[tuple[str, ...]] = ("local", "process", "ray", "ray-driver")
     refuses: ClassVar[tuple[type[Exception], ...]] = ()
     legacy_warning: ClassVar[str] = "(?i)legacy"
     structural: ClassVar[bool] = False

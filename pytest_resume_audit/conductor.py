@@ -20,7 +20,7 @@ from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.command import Command
 from pytest_resume_audit.command_play import CommandPlay
-from pytest_resume_audit.lives.kinds import COMMAND_LIFE, LifeKind, not_importable
+from pytest_resume_audit.lives.kinds import COMMAND_LIFE, LifeKind, missing, not_importable
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.play import Play
 from pytest_resume_audit.self_driven import SelfDrivenPlay
@@ -54,9 +54,11 @@ def run(
             too), or one of its timelines.
         setup: the sizes; by default those of the case that names the project.
         deadline: seconds without progress after which the run is called a hang.
-        life: the kind of life: ``"local"``, objects of this process that are thrown away, or
-            ``"process"``, a child process of its own each, which is killed. A :class:`Command` has
-            one kind only, its own.
+        life: the kind of life: ``"local"``, objects of this process that are thrown away;
+            ``"process"``, a child process of its own each, which is killed; ``"ray"``, an actor
+            each, which is killed, of a Ray cluster that is started for the session;
+            ``"ray-driver"``, a child process each that is a driver of that cluster. A
+            :class:`Command` has one kind only, its own.
 
     Returns:
         The report. Whatever the collector does, it is reported, not raised.
@@ -64,6 +66,7 @@ def run(
     Raises:
         TimelineError: for a script that makes no sense.
         TypeError: for what is no collector, no setup, no deadline.
+        ModuleNotFoundError: for a life that needs an extra, which is named.
 
     Example:
         >>> from pytest_resume_audit import LiveCursorCollector, run
@@ -86,7 +89,9 @@ def run(
             raise TypeError(why)
     elif life == "command":
         raise TypeError(COMMAND_LIFE)
-    if life == "process" and (why := not_importable(make)):
+    if lacks := missing(life):
+        raise ModuleNotFoundError(lacks, name="ray")
+    if life not in ("local", "command") and (why := not_importable(make)):
         raise TypeError(why)
     is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline < float("inf"):
@@ -153,7 +158,7 @@ class _Audit:
             self.kind = make.kind
         self.style = Style.of(self.kind)
         self.life = life
-        if life == "process":
+        if life != "local":
             self.style = replace(self.style, threaded=True)
 
     def report(self) -> AuditReport:

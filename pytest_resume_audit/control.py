@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import get_ident, get_native_id
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_resume_audit.fakes.prompts import Prompt, Rollout
 from pytest_resume_audit.history import Event
@@ -163,6 +163,12 @@ class Control:
         self.inline: int | None = None
         self.would_block = False
         self.courier: Callable[[Callable[[], None]], None] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "the rig of a local life can't leave its process: a collector that uses it in other "
+            "processes, in actors or in tasks has the life 'process', 'ray' or 'ray-driver'"
+        )
 
     # -- what every call goes through ------------------------------------------------------
 

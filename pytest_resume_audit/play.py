@@ -288,8 +288,8 @@ class Play:
         self.record.start_buffer = self.progress.standing(0).buffered
 
     def _new_life(self, control: Control) -> Life:
-        if self.life_kind == "process":
-            return ProcessLife(
+        if self.life_kind != "local":
+            return _KINDS[self.life_kind]()(
                 control,
                 self.deadline,
                 self.root,
@@ -923,6 +923,22 @@ class Play:
         if self._in_vain(lambda: False):
             raise Hangs(self._stands(what))
         self._drain()
+
+
+def _in_ray(name: str) -> type[ProcessLife]:
+    # Imported where it is used: Ray is an extra.
+    from pytest_resume_audit.lives import ray
+
+    kind: type[ProcessLife] = getattr(ray, name)
+    return kind
+
+
+_KINDS: dict[LifeKind, Callable[[], type[ProcessLife]]] = {
+    "process": lambda: ProcessLife,
+    "ray": lambda: _in_ray("RayLife"),
+    "ray-driver": lambda: _in_ray("RayDriverLife"),
+}
+"""The lives that are not objects of this process."""
 
 
 def _no_image(images: Images, death: Death) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--resume-audit-life",
         metavar="KIND",
         help="the life of every test with a resume_audit marker that names none: local, objects "
-        "of this process, or process, a child process that a crash kills (default: local)",
+        "of this process; process, a child process that a crash kills; ray, an actor that it "
+        "kills; or ray-driver, a driver of a Ray cluster (default: local)",
     )
     group.addoption(
         "--resume-audit-list",
@@ -196,6 +198,14 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     for line in listing(name, every=config.getoption("verbose", 0) > 0):
         print(line)
     return 0
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the Ray cluster of the processes that pytest-xdist has started: they are over."""
+    if config.pluginmanager.has_plugin("dsession"):
+        from pytest_resume_audit.lives import ray_cluster
+
+        ray_cluster.end(os.getpid())
 
 
 # --- tests with the marker ----------------------------------------------------------------------

@@ -56,11 +56,12 @@ class RaisedElsewhere(RuntimeError):
 def portable(error: BaseException) -> tuple[BaseException, str]:
     """An exception as it can be sent, and its traceback as text."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RaisedElsewhere(f"{type(error).__name__}: {error}")
-    return error, text
+    # Ray raises what a task or an actor has raised as another class, made at that moment.
+    for candidate in (error, getattr(error, "cause", None)):
+        with suppress(Exception):
+            if isinstance(candidate, BaseException) and pickle.loads(pickle.dumps(candidate)):
+                return candidate, text
+    return RaisedElsewhere(f"{type(error).__name__}: {error}"), text
 
 
 def arrived(error: BaseException, text: str) -> BaseException:
@@ -472,7 +473,17 @@ class RemoteTrainer(_Part):
         return rollouts
 
     def attach(self, model: nn.Module) -> None:
-        """Let the counts ride in a torch module, in a buffer named ``resume_audit_counts``."""
+        """Let the counts ride in a torch module, in a buffer named ``resume_audit_counts``.
+
+        Raises:
+            RuntimeError: in a process other than the collector's: nobody would ask there for the
+                counts.
+        """
+        if self._line.here().on_command is None:
+            raise RuntimeError(
+                "attach the model in the collector's own process: in an actor or a child process "
+                "of it, use rig.trainer.state_dict() and load_state_dict() as the weights"
+            )
         count_in(model, [*self.counts(), self.weight_version])
         self._model = model
         self._line.version = self.attached_version

@@ -204,7 +204,10 @@ def test_wrong_collectors(collector: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("timelines", "said"),
     [
-        ("mid-fligt", "'mid-fligt' is no name, did you mean 'mid-flight'? allowed are smoke, training, ni"),
+        (
+            "mid-fligt",
+            "'mid-fligt' is no name, did you mean 'mid-flight'? allowed are smoke, training, ni",
+        ),
         ("Smok", "'Smok' is no name, did you mean 'smoke'?"),
         ("zzz", "'zzz' is no name: allowed are smoke, training, nightly"),
         ("", "'' is no name: allowed are"),

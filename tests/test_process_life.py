@@ -355,10 +355,13 @@ def test_a_life_that_is_none_is_told_of(project):
     result = project.runpytest("--resume-audit-life", "proces")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["*--resume-audit-life: 'proces' is unknown, did you mean 'process'? *local, process, *"]
+        [
+            "*--resume-audit-life: 'proces' is unknown, did you mean 'process'? "
+            "*local, process, ray, ray-driver, command"
+        ]
     )
     with pytest.raises(TypeError, match="life is one of 'local', 'process'"):
-        run(FuturesCollector, "drain", life="ray")  # type: ignore[arg-type]
+        run(FuturesCollector, "drain", life="rey")  # type: ignore[arg-type]
 
 
 def test_a_collector_that_cant_be_imported_is_told_of():

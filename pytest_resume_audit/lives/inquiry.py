@@ -126,4 +126,5 @@ class _Deaths(Images):
         if self._death.at == at and before and dies:
             # What is written to a socket is there, whatever becomes of the writer.
             self._line.tell("dies", before, cut)
-            os.killpg(0, signal.SIGKILL)
+            # With all that it has started, which is its group only where it leads one.
+            os.kill(0 if os.getpgrp() == os.getpid() else os.getpid(), signal.SIGKILL)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 from typing import Literal
 
-LifeKind = Literal["local", "process", "command"]
+LifeKind = Literal["local", "process", "ray", "ray-driver", "command"]
 """``local``: objects of this process, thrown away by a crash; ``process``: a child process each,
-killed by one; ``command``: a training command, which is killed with all it has started."""
-
+killed by one; ``ray``: an actor of a Ray cluster each, killed by ``ray.kill``; ``ray-driver``: a
+child process each that is a driver of that cluster, whose job ends with it; ``command``: a training
+command, which is killed with all it has started."""
 
 COMMAND_LIFE = (
     "'command' is the life of a Command(\"python train.py ...\"), and a command has no other"
 )
+
+
+def missing(life: LifeKind) -> str | None:
+    """What has to be installed for a kind of life; None where all is there.
+
+    Args:
+        life: the kind.
+    """
+    if life.startswith("ray") and importlib.util.find_spec("ray") is None:
+        return f"life {life!r} needs Ray: pip install 'pytest-resume-audit[ray]'"
+    return None
 
 
 def not_importable(make: object) -> str | None:

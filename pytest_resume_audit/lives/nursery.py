@@ -39,11 +39,58 @@ class NurseryError(RuntimeError):
     """No process for a life can be had."""
 
 
-class Nursery:
+class Servant:
+    """A process that begins lives, and answers one request after the other.
+
+    Args:
+        module: what it runs; it is given the descriptor of a socket.
+        env: what it has in its environment, with what this process has.
+    """
+
+    def __init__(self, module: str, env: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
+            )
+        self._connection = Connection(ours.detach())
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it, and every life that it has begun."""
+        atexit.unregister(self.close)
+        self._connection.close()
+        self._process.wait()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there."""
+        return self._process.poll() is None
+
+    def _ask(self, request: tuple[Any, ...], timeout: float = 30.0) -> Any:
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(timeout):
+                # A late answer would be taken for that to the next request.
+                self._process.kill()
+                raise NurseryError(f"the process that begins lives was silent for {timeout:g} s")
+            ok, value = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise NurseryError(f"the process that begins lives has died: {error!r}") from error
+        if not ok:
+            raise NurseryError(str(value))
+        return value
+
+
+class Nursery(Servant):
     """A process that forks the processes of lives.
 
     Args:
         modules: to be imported in it, before any life begins.
+        env: what they find in the environment then, with what this process has.
 
     Attributes:
         has_learnt: whether it has imported what lives import when they run.
@@ -52,32 +99,23 @@ class Nursery:
         NurseryError: when it doesn't come up.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        self._connection = Connection(ours.detach())
+    def __init__(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        super().__init__(__name__, env)
         self.has_learnt = False
-        atexit.register(self.close)
         self._ask(("import", list(sys.path), os.getcwd(), list(modules)), START)
 
-    def fork(self, *payload: Any, output: str) -> int:
+    def fork(self, *payload: Any, output: str, env: Mapping[str, str]) -> int:
         """Begin the process of a life.
 
         Args:
             payload: what :func:`pytest_resume_audit.lives.child.live` is given.
             output: a file for what it prints.
+            env: its environment.
 
         Returns:
             Its process id.
         """
-        place = os.getcwd(), dict(os.environ)
-        return int(self._ask(("fork", payload, output, *place)))
+        return int(self._ask(("fork", payload, output, os.getcwd(), dict(env))))
 
     def run(
         self, words: Sequence[str], *, output: str, directory: str, environment: Mapping[str, str]
@@ -107,31 +145,6 @@ class Nursery:
         """Wait until a process of it has ended; how it did, as ``os.waitstatus_to_exitcode``."""
         return int(self._ask(("wait", pid)))
 
-    def close(self) -> None:
-        """End it, and every process that it has forked."""
-        atexit.unregister(self.close)
-        self._connection.close()
-        self._process.wait()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is there."""
-        return self._process.poll() is None
-
-    def _ask(self, request: tuple[Any, ...], timeout: float = 30.0) -> Any:
-        try:
-            self._connection.send(request)
-            if not self._connection.poll(timeout):
-                # A late answer would be taken for that to the next request.
-                self._process.kill()
-                raise NurseryError(f"the process that forks lives was silent for {timeout:g} s")
-            ok, value = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise NurseryError(f"the process that forks lives has died: {error!r}") from error
-        if not ok:
-            raise NurseryError(str(value))
-        return value
-
 
 _MOST = 3
 """Nurseries that are kept: each may have all of torch in it."""
@@ -140,12 +153,13 @@ _nurseries: dict[tuple[str, ...], Nursery] = {}
 """Those of this process, the one used last at the end."""
 
 
-def nursery_of(*modules: str) -> Nursery:
-    """The nursery of this session that has these modules."""
-    found = _nurseries.pop(modules, None)
+def nursery_of(*modules: str, **env: str) -> Nursery:
+    """The nursery of this session that has these modules, imported in such an environment."""
+    key = (*modules, *(f"{name}={value}" for name, value in sorted(env.items())))
+    found = _nurseries.pop(key, None)
     if found is None or not found.alive:
-        found = Nursery(modules)
-    _nurseries[modules] = found
+        found = Nursery(modules, env)
+    _nurseries[key] = found
     while len(_nurseries) > _MOST:
         _nurseries.pop(next(iter(_nurseries))).close()
     return found
@@ -269,10 +283,7 @@ def _settle(output: str, directory: str) -> None:
     """Have a fork be by itself."""
     os.setsid()
     die_with_parent()
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
+    _redirect(output)
     os.chdir(directory)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -294,12 +305,33 @@ def _live(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, 
     _settle(output, directory)
     os.environ.clear()
     os.environ.update(env)
+    _say_at_once()
+    live(*payload)
+    sys.exit()
+
+
+def print_into(output: str) -> None:
+    """Have a file for what this process prints.
+
+    Args:
+        output: the file, which is added to.
+    """
+    _redirect(output)
+    _say_at_once()
+
+
+def _redirect(output: str) -> None:
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _say_at_once() -> None:
     for stream in (sys.stdout, sys.stderr):
         # What is in a buffer when it is killed is gone, and with it what it said last.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    live(*payload)
-    sys.exit()
 
 
 _CHILDREN: dict[str, Callable[..., None]] = {"fork": _live, "run": _become}

@@ -22,7 +22,7 @@ from pytest_resume_audit.lives.nursery import nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.remote import arrived
-from pytest_resume_audit.rest import ProcLook, Rest, SeveralLooks, native_threads
+from pytest_resume_audit.rest import Look, ProcLook, Rest, SeveralLooks, native_threads
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.style import Make
@@ -96,28 +96,50 @@ class ProcessLife:
         self._rig = rig
         self.server = RigServer(rig, self.control, self._hear)
         self._closing.callback(self.server.close)
-        self._nursery = nursery_of(*_modules(make))
-        self._pid = self._nursery.fork(
+        payload = (
             self.server.address,
             self.server.key,
             self.control.setup,
             pickle.dumps(make),
             self._loop,
             self._everything,
-            output=str(self._output),
         )
+        self._begin_process(make, payload)
+        self._has_begun(30.0)
+        look = self._new_look()
+        self._closing.callback(look.close)
+        self._rest = Rest(self.control, look, self._deadline)
+        return self._command("the collector's __init__", "make")
+
+    def _begin_process(self, make: Make, payload: tuple[Any, ...]) -> None:
+        """Begin the process, which does :func:`pytest_resume_audit.lives.child.live`."""
+        more = self._environment()
+        self._nursery = nursery_of(*_modules(make), **self._imported_with())
+        self._pid = self._nursery.fork(
+            *payload, output=str(self._output), env={**os.environ, **more}
+        )
+
+    def _has_begun(self, within: float) -> bool:
+        """Wait until it says that it has begun, or is gone."""
         with self._heard:
-            self._heard.wait_for(lambda: self._connection is not None or self._gone, 30.0)
+            return self._heard.wait_for(lambda: self._connection is not None or self._gone, within)
+
+    def _environment(self) -> dict[str, str]:
+        """What it has in its environment, with what this process has."""
+        return {}
+
+    def _imported_with(self) -> dict[str, str]:
+        """The same for the time when the collector's module is imported."""
+        return {}
+
+    def _new_look(self) -> Look:
         looks = [ProcLook(self._ours, self.control.parked)]
         if self._connection is not None:
             theirs = ProcLook(
                 frozenset(), self.control.parked, process=self._pid, lock_at=self._lock_at
             )
             looks.append(theirs)
-        look = SeveralLooks(looks)
-        self._closing.callback(look.close)
-        self._rest = Rest(self.control, look, self._deadline)
-        return self._command("the collector's __init__", "make")
+        return SeveralLooks(looks)
 
     def call(
         self, method: str, *args: Any, points: SavePoints | None = None, **kwargs: Any
@@ -212,12 +234,9 @@ class ProcessLife:
         """How it died by itself, if it did."""
         if not self._gone or self._ending or self.killed:
             return None
-        code = self._wait()
-        if self._stopping and code in (0, -signal.SIGTERM):
+        how = self._how_it_ended()
+        if how is None:
             return None
-        how = how_it_ended(code)
-        if not self._has_ended:
-            how = "it closed its connection to the audit, or became another program (exec)"
         return LifeDied(f"its process died by itself: {how}{self._said()}")
 
     def _said(self) -> str:
@@ -225,6 +244,15 @@ class ProcessLife:
         printed = self.printed().splitlines()[-_LINES:]
         said = "".join(f"\n    {line}" for line in printed)
         return f"; it printed last:{said}" if said else ""
+
+    def _how_it_ended(self) -> str | None:
+        """In words; None where it was asked to, and did it well."""
+        code = self._wait()
+        if self._stopping and code in (0, -signal.SIGTERM):
+            return None
+        if not self._has_ended:
+            return "it closed its connection to the audit, or became another program (exec)"
+        return how_it_ended(code)
 
     def _wait(self) -> int:
         if self._ended is None:

@@ -1,0 +1,223 @@
+"""Looks at the workers of a life in Ray, and at what carries messages between them.
+
+A call travels from worker to worker while every Python thread sleeps: so every thread is looked
+at, Ray's own too, of the workers, of the raylet that starts them and of the server that knows the
+actors. Two looks find each asleep with an unchanged run count: then nobody was awake at the
+moment in between, and what is sent on one machine makes its receiver runnable at once, so nothing
+was on its way. Ray's threads also wake by timers, for nothing; then it is looked again. What of
+Ray's own would happen at such a timer only, such as a call that is tried again, is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from pytest_resume_audit.lives.nursery import children_of
+from pytest_resume_audit.lives.ray_cluster import Cluster
+from pytest_resume_audit.lives.ray_host import TAG
+from pytest_resume_audit.rest import ProcLook
+
+_AGENT = "ray::RuntimeEnv"
+"""What prepares the environment of a worker before it is started, by the name of its threads."""
+
+_BUSY_WITH_ITSELF = {
+    b"timer_manager",
+    b"grpc_global_tim",
+    b"task_event_buff",
+    b"io_context_moni",
+    b"MemoryMonitor.I",
+    b"observability_p",
+    b"ray_event_io_co",
+    b"resource_load_p",
+}
+"""Threads that never have a message of ours: timers, statistics, the watch over memory."""
+
+_NEXT = 0.005
+"""Seconds until it is looked again whether a worker has started: it takes half a second."""
+
+
+def workers_of(life: str, cluster: Cluster) -> tuple[set[int], bool]:
+    """The workers of a life, and whether one of them, perhaps, is still starting.
+
+    Args:
+        life: its name, which all of them have in their environment.
+        cluster: where they run.
+    """
+    tag = f"{TAG}={life}\0".encode()
+    context = f'"{TAG}": "{life}"'.encode()
+    found, starting = set(), False
+    for child in children_of(cluster.raylet):
+        with contextlib.suppress(OSError):
+            place = Path(f"/proc/{child}")
+            if tag in place.joinpath("environ").read_bytes():
+                found.add(child)
+                starting |= not place.joinpath("comm").read_bytes().startswith(b"ray::")
+            else:
+                command = place.joinpath("cmdline").read_bytes()
+                # Nothing is there while it becomes a program.
+                starting |= not command or context in command or b"/raylet/raylet" in command
+    return found, starting
+
+
+class RayLook:
+    """Looks at the workers of a life, whichever there are at the moment.
+
+    Args:
+        life: its name.
+        cluster: where they run.
+        ours: a look at the process that audits.
+        parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
+        driver: a process outside of the cluster that is of the life too.
+        driver_lock: where threads of that one wait for its interpreter.
+
+    Attributes:
+        seen: the workers that there have been.
+    """
+
+    name = "proc, without what Ray does by timers"
+
+    def __init__(
+        self,
+        life: str,
+        cluster: Cluster,
+        ours: ProcLook,
+        parked: set[int],
+        *,
+        driver: int | None = None,
+        driver_lock: int | None = None,
+    ) -> None:
+        self._life = life
+        self._cluster = cluster
+        self._ours = ours
+        self._parked = parked
+        self._carriers = [_RayProcess(p, parked) for p in (cluster.raylet, cluster.gcs)]
+        for child in children_of(cluster.raylet):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{child}/comm").read_text().strip() == _AGENT:
+                    self._carriers.append(_RayProcess(child, parked))
+        self._drivers = [] if driver is None else [_RayProcess(driver, parked, driver_lock)]
+        self._workers: dict[int, _RayProcess] = {}
+        self.seen: set[int] = set()
+        self._starting = False
+        self._births = os.open("/proc/loadavg", os.O_RDONLY)
+        self._last_born = b""
+
+    def counts(self) -> dict[int, object]:
+        """Of each Python thread in a timed wait how often it has run; of the others who they are.
+
+        What is sent to and fro by one that polls moves others, and Ray's own move all the time:
+        whether they sleep is found out by :meth:`asleep` alone.
+        """
+        self._find()
+        counts = self._ours.counts()
+        for process in self._python():
+            counts.update(process.polls())
+        return counts
+
+    def asleep(self) -> bool:
+        """Whether every thread sleeps, Ray's too, and none has run while that was found out."""
+        self._find()
+        if self._starting:
+            time.sleep(_NEXT)
+            return False
+        if not self._ours.asleep():
+            return False
+        looks = [*self._python(), *self._carriers]
+        before = [look.counts() for look in looks]
+        return all(look.asleep() for look in looks) and before == [look.counts() for look in looks]
+
+    def timed_wait(self, thread: int) -> float | None:
+        """Seconds that a sleeping thread still waits at the most; None without a limit."""
+        for process in self._python():
+            if process.has(thread):
+                return process.timed_wait(thread)
+        return self._ours.timed_wait(thread)
+
+    def works(self, thread: int) -> bool:
+        """Whether a thread has woken, or only sleeps until it gets its interpreter."""
+        for process in self._python():
+            if process.has(thread):
+                return process.works(thread)
+        return self._ours.works(thread)
+
+    def close(self) -> None:
+        """Give back what the looks hold open."""
+        for look in [self._ours, *self._python(), *self._carriers]:
+            look.close()
+        os.close(self._births)
+
+    def _python(self) -> list[_RayProcess]:
+        return [*self._drivers, *self._workers.values()]
+
+    def _find(self) -> None:
+        """See who is there, where anybody has been born since, or was still starting."""
+        last = os.pread(self._births, 128, 0).rsplit(None, 1)[-1]
+        if last == self._last_born and not self._starting:
+            return
+        self._last_born = last
+        found, self._starting = workers_of(self._life, self._cluster)
+        for gone in self._workers.keys() - found:
+            self._workers.pop(gone).close()
+        for born in found - self._workers.keys():
+            with contextlib.suppress(OSError):
+                self._workers[born] = _RayProcess(born, self._parked)
+                self.seen.add(born)
+
+
+class _RayProcess(ProcLook):
+    """One process with threads of Ray in it."""
+
+    def __init__(self, process: int, parked: set[int], lock_at: int | None = None) -> None:
+        super().__init__(frozenset(), parked, process=process, lock_at=lock_at)
+        self._main = process
+        self._of_ray: dict[int, bytes] = {}
+
+    def polls(self) -> dict[int, object]:
+        """What of each Python thread tells whether it has woken from a timed wait."""
+        counts: dict[int, object] = {}
+        for thread, count in super().counts().items():
+            if not self._is_of_ray(thread):
+                counts[thread] = None if self.timed_wait(thread) is None else count
+        return counts
+
+    def timed_wait(self, thread: int) -> float | None:
+        """Seconds that a Python thread still waits at the most; None without a limit."""
+        return None if self._is_of_ray(thread) else super().timed_wait(thread)
+
+    def _living(self) -> set[int]:
+        living = super()._living()
+        # A number may come back, as that of another thread.
+        self._of_ray = {thread: self._of_ray[thread] for thread in self._of_ray.keys() & living}
+        return {
+            thread
+            for thread in living
+            if not (self._is_of_ray(thread) and self._of_ray[thread] in _BUSY_WITH_ITSELF)
+        }
+
+    def _is_of_ray(self, thread: int) -> bool:
+        """Whether it is one of the threads that Ray has given a name.
+
+        A Python thread has that of the thread that started it: a worker's begins with ``ray::``.
+        """
+        if thread in self._of_ray:
+            return True
+        name = self._name_of(thread)
+        if name.startswith(b"ray::") or name == self._name_of(self._main):
+            return False
+        self._of_ray[thread] = name
+        return True
+
+    def _name_of(self, thread: int) -> bytes:
+        try:
+            file = os.open(f"{self._process}/task/{thread}/comm", os.O_RDONLY)
+        except OSError:
+            return b""
+        try:
+            return os.read(file, 64).strip()
+        except OSError:
+            return b""
+        finally:
+            os.close(file)

@@ -366,7 +366,7 @@ KILLED_FIRST = Insert(
     must_reach=("died between writes",),
     seen=(
         "vllm-project/speculators#739",
-        "NVIDIA-NeMo/Automodel#3261",
+        "RLinf/RLinf#1469",
     ),
 )
 TORN = Insert(
@@ -413,7 +413,7 @@ RESIZED = (
         "smaller-batches", "restarted with smaller batches", "batch_size 3", "allenai/OLMo#182"
     ),
     _resized(
-        "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3665"
+        "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3813"
     ),
     SMALLER_BUFFER,
     _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),

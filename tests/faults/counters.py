@@ -32,7 +32,7 @@ OUT_OF_SCOPE["G1"] = (
 class FullForEver(Threaded):
     """Counts what it buffers and what leaves, and forgets that the restored leaves too.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3066, https://github.com/NVIDIA-NeMo/RL/issues/3435
+    https://github.com/NVIDIA-NeMo/RL/pull/3066, https://github.com/NVIDIA-NeMo/RL/pull/3435
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -68,7 +68,8 @@ class FullForEver(Threaded):
 class ShiftedStamps(Small):
     """Stamps each group with the step it is for, and on resume with the one after.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3480
+    No loss of this kind is known; what has to agree with the stamps is restored in
+    https://github.com/NVIDIA-NeMo/RL/pull/3429 and https://github.com/NVIDIA-NeMo/RL/pull/3480
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -176,7 +177,7 @@ class HorizonTooHigh(Rewinding):
 class SilentLegacy(Small):
     """Resumes from a checkpoint of the version before, and does not warn.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3820, https://github.com/huggingface/trl/pull/7294
+    https://github.com/NVIDIA-NeMo/RL/pull/3820, https://github.com/huggingface/trl/pull/7294
     """
 
     def downgrade(self, checkpoint: Path) -> None:
@@ -296,7 +297,7 @@ class TailDropped(Small):
 class GeneratesFirst(Small):
     """Begins to generate before the weights are loaded.
 
-    https://github.com/huggingface/trl/issues/5293, https://github.com/inclusionAI/AReaL/issues/1588
+    https://github.com/huggingface/trl/pull/5293, https://github.com/areal-project/AReaL/pull/1588
     """
 
     def load(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:

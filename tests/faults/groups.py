@@ -45,7 +45,7 @@ class SavesAnswers(Small):
 class PartForWhole(SavesAnswers):
     """Takes the restored part of a group for the whole.
 
-    https://github.com/NVIDIA-NeMo/RL/pull/3923, https://github.com/NVIDIA-NeMo/RL/issues/3507
+    https://github.com/NVIDIA-NeMo/RL/pull/3923, https://github.com/NVIDIA-NeMo/RL/pull/3507
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -76,7 +76,7 @@ class PartForWhole(SavesAnswers):
 class PartAndWhole(SavesAnswers):
     """Restores a part of a group, and asks for the whole again.
 
-    https://github.com/NVIDIA-NeMo/RL/pull/3923, https://github.com/NVIDIA-NeMo/RL/issues/3507
+    https://github.com/NVIDIA-NeMo/RL/pull/3923, https://github.com/NVIDIA-NeMo/RL/pull/3507
     """
 
     def answer_restored(self, answer: Rollout) -> None:
@@ -95,7 +95,8 @@ class PartAndWhole(SavesAnswers):
 class AnyGroupSize(Small):
     """Resumes with groups of another size, without a word.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3665
+    Seen as the check that prevents it: a restore is told which size of a group to expect in
+    https://github.com/NVIDIA-NeMo/RL/pull/3813
     """
 
     def sizes(self) -> list[Any]:

@@ -88,7 +88,8 @@ class RetriedUnderANewName(InOrder):
 class DoneInAnotherPass(Rewinding):
     """Knows by their rows what is settled, and keeps the set over the end of a pass.
 
-    https://github.com/NovaSky-AI/SkyRL/pull/1802
+    Seen as the set that has to be cleared there, and is:
+    https://github.com/NovaSky-AI/SkyRL (_AsyncDataloader.reset_at_epoch_end)
     """
 
     def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:
@@ -108,7 +109,8 @@ class DoneInAnotherPass(Rewinding):
 class ByText(Rewinding):
     """Knows by their texts what is settled: one of two that are equal stands for both.
 
-    Seen as the reason for which public code refuses equal keys.
+    Seen as the other way out, a data set that is refused unless its keys are unique:
+    https://github.com/PrimeIntellect-ai/prime-rl (orchestrator/buffer.py)
     """
 
     def wanted(self, batch: Iterable[tuple[int, Prompt]]) -> Iterable[tuple[int, Prompt]]:

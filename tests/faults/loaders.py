@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class EmptyPass(Small):
     """Counts the empty rest of a pass that was saved at its end as the next pass.
 
-    https://github.com/verl-project/verl/issues/5725, https://github.com/verl-project/verl/pull/7401,
+    https://github.com/verl-project/verl/pull/5725, https://github.com/verl-project/verl/issues/7401,
     https://github.com/meta-pytorch/data/issues/1437
     """
 
@@ -74,7 +74,7 @@ class OrderOfPassZero(Small):
 
     https://github.com/huggingface/accelerate/pull/4238,
     https://github.com/huggingface/accelerate/pull/4071,
-    https://github.com/verl-project/verl/issues/4156
+    https://github.com/verl-project/verl/pull/4156
     """
 
     def go_to(self, place: dict[str, Any]) -> None:
@@ -161,10 +161,9 @@ class ShuffledAnew(OwnLoader):
 class IteratorFirst(Small):
     """Makes the iterator before the state is loaded.
 
-    https://github.com/PrimeIntellect-ai/prime-rl/issues/3332,
+    https://github.com/PrimeIntellect-ai/prime-rl/pull/3332,
     https://github.com/PrimeIntellect-ai/prime-rl/pull/3299,
-    https://github.com/alibaba/TorchEasyRec/pull/544,
-    https://github.com/huggingface/trl/issues/5293
+    https://github.com/alibaba/TorchEasyRec/pull/544
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -185,8 +184,7 @@ class CountsOneRun(Small):
     """Saves how much this run has drawn, which the next takes for the place.
 
     https://github.com/KempnerInstitute/KempnerForge/issues/57,
-    https://github.com/PrimeIntellect-ai/prime-rl/issues/3332,
-    https://github.com/pytorch/rl/issues/4388
+    https://github.com/PrimeIntellect-ai/prime-rl/pull/3332
     """
 
     run = 0
@@ -310,7 +308,7 @@ class FewerRanks(Small):
 class AnyData(Small):
     """Goes to the old place, in whatever data set.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/2519
+    https://github.com/NVIDIA-NeMo/RL/pull/2519
     """
 
     def sizes(self) -> list[Any]:
@@ -328,7 +326,9 @@ class AnyData(Small):
 class Exclusions(OwnLoader):
     """Takes solved prompts off the list at a restart, and keeps the place in it.
 
-    Seen in public code. What counts as solved here are three rows of eight.
+    Seen as code that leaves them out of the order and goes on at the number of batches:
+    https://github.com/allenai/open-instruct (HFDataLoader.load_state_dict). What counts as
+    solved here are three rows of eight.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -363,7 +363,8 @@ class Exclusions(OwnLoader):
 class NoTail(Small):
     """Leaves out the incomplete batch at the end of a pass, and tells nobody.
 
-    Seen in public code.
+    Seen as a length that is rounded down to whole batches:
+    https://github.com/NovaSky-AI/SkyRL (_AsyncDataloader)
     """
 
     def take_in(self, batch: Sequence[Prompt], state: Any) -> None:

@@ -71,7 +71,7 @@ class Oversampling(Small):
 class SparePool(Small):
     """Keeps what the next step does not need in a pool of its own, which is not saved.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3665
+    https://github.com/NVIDIA-NeMo/RL/pull/3665
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -119,7 +119,8 @@ class Prefetching:
 class PrefetchQueue(Small):
     """Saves the place of the loader's workers, which are two batches ahead.
 
-    https://github.com/pytorch/rl/issues/4089, https://github.com/meta-pytorch/data/issues/1520
+    https://github.com/pytorch/rl/pull/4089; what a loader's workers have fetched is not saved
+    either: https://github.com/meta-pytorch/data/issues/1520
     """
 
     def make_loader(self) -> Any:
@@ -137,7 +138,7 @@ class PrefetchQueue(Small):
 class OtherSampler(Small):
     """Throws the saved buffer away, as the name of its sampler is not the one it looks for.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3480
+    https://github.com/NVIDIA-NeMo/RL/pull/3480
     """
 
     sampler = "oldest-first"
@@ -163,7 +164,7 @@ class OtherSampler(Small):
 class SmallerBuffer(Small):
     """Cuts the saved buffer to what fits in the new one.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3138
+    https://github.com/NVIDIA-NeMo/RL/pull/3138
     """
 
     def load_buffer(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
@@ -184,7 +185,7 @@ class SmallerBuffer(Small):
 class BufferSwitchedOff(Small):
     """Leaves the loader behind what is in the buffer when that is not to be loaded.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3583, https://github.com/NVIDIA-NeMo/RL/pull/4067
+    https://github.com/NVIDIA-NeMo/RL/pull/3583, https://github.com/NVIDIA-NeMo/RL/pull/4067
     """
 
     def load_buffer(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:

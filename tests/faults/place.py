@@ -42,7 +42,7 @@ class LivePlace(Small):
 class LivePlaceAndBuffer(Small):
     """Saves the live place and the buffer, and not what is in flight.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3594, https://github.com/NVIDIA-NeMo/RL/issues/3429
+    https://github.com/NVIDIA-NeMo/RL/issues/3594, https://github.com/NVIDIA-NeMo/RL/pull/3429
     """
 
     def out(self) -> list[tuple[int, int]]:
@@ -113,8 +113,8 @@ class IndexOfTheLast(Small):
 class NoPlace(Small):
     """Saves no place of the loader at all.
 
-    https://github.com/PrimeIntellect-ai/prime-rl/issues/3164,
-    https://github.com/allenai/open-instruct/issues/1523,
+    https://github.com/PrimeIntellect-ai/prime-rl/pull/3164,
+    https://github.com/allenai/open-instruct/pull/1523,
     https://github.com/meta-pytorch/torchforge/issues/362,
     https://github.com/hiyouga/EasyR1/issues/57
     """
@@ -287,7 +287,7 @@ planted(
 class ReplacesWithoutARecord(Small):
     """Replaces a stale prompt by a new one, and keeps no record of it.
 
-    https://github.com/allenai/open-instruct/issues/1738,
+    https://github.com/allenai/open-instruct/pull/1738,
     https://github.com/verl-project/verl/pull/7082
     """
 

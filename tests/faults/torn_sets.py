@@ -38,7 +38,7 @@ def read(path: Path) -> Any:
 class BufferFirst(Threaded):
     """Reads the buffer first and what is out later, while the producers go on.
 
-    https://github.com/NVIDIA-NeMo/RL/pull/3599, https://github.com/NVIDIA-NeMo/RL/issues/3480
+    https://github.com/NVIDIA-NeMo/RL/pull/3599, https://github.com/NVIDIA-NeMo/RL/pull/3480
     """
 
     def save(self, root: Path, step: int) -> None:
@@ -89,8 +89,10 @@ class PlaceFirst(Threaded):
 class WrittenOver(Small):
     """Writes the files of a checkpoint one by one over those of the last.
 
+    Seen as a file that is written where the last one was, and as parts of one step that are there
+    without the others: https://github.com/PrimeIntellect-ai/prime-rl/pull/2992,
     https://github.com/PrimeIntellect-ai/prime-rl/pull/1825,
-    https://github.com/PrimeIntellect-ai/prime-rl/issues/1712
+    https://github.com/PrimeIntellect-ai/prime-rl/pull/1712
     """
 
     def save(self, root: Path, step: int) -> None:
@@ -140,7 +142,7 @@ class Pointed(Small):
 class PointerFirst(Pointed):
     """Names the new checkpoint as the latest before its files are there.
 
-    https://github.com/NovaSky-AI/SkyRL/issues/2145, https://github.com/verl-project/verl/pull/7952
+    https://github.com/NovaSky-AI/SkyRL/pull/2145, https://github.com/verl-project/verl/issues/7952
     """
 
 
@@ -154,7 +156,7 @@ class PointerFirst(Pointed):
 class PointerFirstAndSilent(Pointed):
     """The same, and what is named and not there is taken for a run that never saved.
 
-    https://github.com/NovaSky-AI/SkyRL/issues/2145
+    https://github.com/NovaSky-AI/SkyRL/pull/2145
     """
 
     @classmethod
@@ -174,8 +176,8 @@ class PointerFirstAndSilent(Pointed):
 class DeletesFirst(Small):
     """Keeps one checkpoint, and deletes it before the new one is there.
 
-    https://github.com/verl-project/verl/issues/4873,
-    https://github.com/NovaSky-AI/SkyRL/issues/2145
+    https://github.com/verl-project/verl/pull/4873,
+    https://github.com/NovaSky-AI/SkyRL/pull/2145
     """
 
     def save(self, root: Path, step: int) -> None:
@@ -195,7 +197,7 @@ class DeletesFirst(Small):
 class CapturedLate(Threaded):
     """Captures the loader's place when its file is written, behind all the others.
 
-    https://github.com/NVIDIA-NeMo/RL/issues/3429, https://github.com/ByteDance-Seed/VeOmni/pull/789
+    https://github.com/NVIDIA-NeMo/RL/pull/3429, https://github.com/ByteDance-Seed/VeOmni/pull/789
     """
 
     def save(self, root: Path, step: int) -> None:
@@ -263,7 +265,7 @@ class HighestNumber(Small):
     """Takes the directory with the highest number, whatever is in it.
 
     https://github.com/vllm-project/speculators/pull/739,
-    https://github.com/NVIDIA-NeMo/Automodel/pull/3261
+    https://github.com/RLinf/RLinf/pull/1469, https://github.com/NVIDIA-NeMo/Automodel/issues/603
     """
 
     def save(self, root: Path, step: int) -> None:
@@ -297,7 +299,9 @@ class HighestNumber(Small):
 class ReadInTwo(Threaded):
     """Reads the loader's pass and its place in the pass one after the other, without a lock.
 
-    Seen in public code that keeps both in attributes of an iterator.
+    Seen as a state that a thread reads while it is changed, and as code that keeps both in
+    attributes of a loader: https://github.com/PrimeIntellect-ai/prime-rl/pull/3164 (review),
+    https://github.com/allenai/open-instruct (HFDataLoader.state_dict)
     """
 
     def save(self, root: Path, step: int) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import os
 import re
-import sys
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from typing import Any
 
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.control import NO_LIMIT, Control, Generation, LifeEnded, WouldBlock
+from pytest_resume_audit.frames import current_frames
 from pytest_resume_audit.history import History, LifeRecord, Progress, SaveRecord, in_order
 from pytest_resume_audit.lives.kinds import LifeKind
 from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, let_go, place_of
@@ -218,7 +218,7 @@ class Play:
 
     def given_up(self, thread: threading.Thread) -> Played:
         """The run as it is, when a call in this thread has not returned within the deadline."""
-        where = place_of(sys._current_frames().get(thread.ident or 0))
+        where = place_of(current_frames().get(thread.ident or 0))
         self.give_up()
         let_go(thread, self.control)
         # One that works on ends at once; one that waits for what never comes can't be ended.

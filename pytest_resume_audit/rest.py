@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.frames import current_frames
 
 POLL_HORIZON = 0.1
 """Seconds: a timed wait that ends within it belongs to a poller, which must wake once more
@@ -549,7 +550,7 @@ class FrameLook:
 
     def counts(self) -> dict[int, object]:
         """Where each thread stands, by native id."""
-        frames = sys._current_frames()
+        frames = current_frames()
         return {
             thread.native_id: (id(frames[thread.ident]), frames[thread.ident].f_lasti)
             for thread in threading.enumerate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import queue
 import select
@@ -17,6 +18,7 @@ import pytest
 
 from pytest_resume_audit import rest
 from pytest_resume_audit.control import Control
+from pytest_resume_audit.frames import current_frames
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import FrameLook, NotAtRest, ProcLook, Rest, look_at
 from pytest_resume_audit.setup import Setup
@@ -366,3 +368,37 @@ def test_a_probe_that_is_broken_off_leaves_nobody_waiting(monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         rest._probe()
     assert threading.active_count() == before
+
+
+# --- where threads are --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_while_frames_are_taken(enabled: bool) -> None:
+    """Whatever runs in a collection there can wait for ever for a thread that ends."""
+    inside = []
+
+    def collecting(phase: str, info: dict[str, int]) -> None:
+        frame = sys._getframe(1)
+        inside.append(frame.f_code is current_frames.__code__)
+
+    before, threshold = gc.isenabled(), gc.get_threshold()
+    over = threading.Event()
+    waiting = [threading.Thread(target=over.wait) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    gc.callbacks.append(collecting)
+    (gc.enable if enabled else gc.disable)()
+    gc.set_threshold(1)
+    try:
+        frames = current_frames()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.set_threshold(*threshold)
+        (gc.enable if before else gc.disable)()
+        gc.callbacks.remove(collecting)
+        over.set()
+        for thread in waiting:
+            thread.join()
+    assert frames.keys() >= {thread.ident for thread in waiting}
+    assert not any(inside)

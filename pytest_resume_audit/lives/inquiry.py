@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pytest_resume_audit.frames import current_frames
 from pytest_resume_audit.lives.local import place_of
 from pytest_resume_audit.remote import Line, portable
 from pytest_resume_audit.savepoints import Images, SavePoints
@@ -57,7 +58,7 @@ class Inquiry:
 
     def _threads(self) -> list[tuple[int, str, str]]:
         """Native id, name and place of each thread of the collector."""
-        frames = sys._current_frames()
+        frames = current_frames()
         ours = self._ours()
         return [
             (thread.native_id or 0, thread.name, place_of(frames.get(thread.ident or 0)))

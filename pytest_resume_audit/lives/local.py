@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded, WouldBlock
+from pytest_resume_audit.frames import current_frames
 from pytest_resume_audit.rest import NotAtRest, Rest, look_at, native_threads
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.savepoints import Images, SavePoints
@@ -282,7 +283,7 @@ class ThreadedLife(_InProcess):
 
     def whereabouts(self) -> list[str]:
         """What each of its threads waits for, sorted by name."""
-        frames = sys._current_frames()
+        frames = current_frames()
         standing = {w.thread: w.gate for w in self.control.waiters if w.thread is not None}
         lines = []
         helpers = [h.thread for h in self._helpers if h.busy and h.thread.is_alive()]
@@ -496,7 +497,7 @@ def let_go(thread: threading.Thread, control: Control) -> None:
     An exception set from outside is seen when the thread wakes; most waits in Python are in
     ``Condition.wait``, whose own lock wakes it. An idle worker of a pool ends with the pool.
     """
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = current_frames().get(thread.ident or 0)
     if frame is None:
         return
     local = frame.f_locals

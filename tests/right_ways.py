@@ -535,7 +535,8 @@ class ConsumedIds(OnDisk):
             open_keys -= keys
 
     def save(self, root: Path, step: int) -> None:
-        first = min((epoch for epoch, keys in self.open.items() if keys), default=self.epoch)
+        # After a restart it may not have come again to what is open in an earlier pass.
+        first = min([self.epoch, *(epoch for epoch, keys in self.open.items() if keys)])
         parts = {
             "weights": self.rig.trainer.state_dict(),
             "buffer": self.rig.buffer.state_dict(),

@@ -292,6 +292,12 @@ THRICE = Insert(
     ),
 )
 STOPPED = Insert("stopped", "stopped and restarted", "save; stop; restart; {again}")
+STOPPED_LATE = Insert(
+    "stopped-late",
+    "stopped some events after the save, which are lost",
+    "save; {next}; stop; restart; {again}",
+    ahead=6,
+)
 AFRESH = Insert(
     "afresh",
     "restarted, and then begun afresh: no trace of the lives before",
@@ -318,6 +324,14 @@ OLDER = Insert(
         "NovaSky-AI/SkyRL#2145",
         "verl-project/verl#4873",
     ),
+)
+BRANCHED = Insert(
+    "branched",
+    "restarted from the checkpoint before the newest, and from one that was saved on the new way",
+    "save; {next}; save; crash; restart from 0; {again}; finish newest 4; train; save; crash; "
+    "restart; {again}",
+    must_reach=("saved", "resumed", "resumed from an older checkpoint"),
+    ahead=6,
 )
 LEGACY = Insert(
     "legacy",
@@ -415,6 +429,7 @@ RESIZED = (
     _resized(
         "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3813"
     ),
+    _resized("smaller-steps", "restarted with smaller steps", "prompts_per_step 3"),
     SMALLER_BUFFER,
     _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),
     _resized(
@@ -583,12 +598,17 @@ def nightly() -> Iterator[NamedTimeline]:
             yield from every_save_point(EVEN, order, insert)
         for insert in (RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST, *RESIZED):
             yield from every_save_point(EVEN, order, insert)
+        for insert in (STOPPED_LATE, BRANCHED):
+            yield from every_save_point(EVEN, order, insert)
+        for sizes in (PASSES, SHORT):
+            yield from every_save_point(sizes, order, TWICE)
 
 
 def full() -> Iterator[NamedTimeline]:
     """Everything: each size in each order with each insert, and every two save points."""
-    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, ROLLED_BACK, OLDER, AFRESH, LEGACY]
-    inserts += [LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST]
+    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, STOPPED_LATE, ROLLED_BACK, OLDER]
+    inserts += [BRANCHED, AFRESH, LEGACY, LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST]
+    inserts += [TORN, TORN_FIRST]
     one_pass = (EVEN, LIMITED, CROWDED)
     for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
         for order in ORDERS:

@@ -46,7 +46,7 @@ Torn = Literal["empty", "half"]
 
 _TORN = ("empty", "half", "each")
 
-_CHANGES = ("batch_size", "group_size", "prompts", "capacity", "data_set")
+_CHANGES = ("batch_size", "group_size", "prompts_per_step", "prompts", "capacity", "data_set")
 
 # Limits keep every number short enough to print and parse again, and `finish 0-999999999` from
 # filling the memory. Both are far above what an audit can run.
@@ -506,8 +506,8 @@ class Restart:
             from 0, or `afresh`, from none.
         buffer: Whether the replay buffer is loaded.
         changes: Sizes that are others from this life on, by the names of their fields in the
-            setup: `batch_size`, `group_size`, `prompts`, the buffer's `capacity`, and `data_set`,
-            another of which has other texts in its rows.
+            setup: `batch_size`, `group_size`, `prompts_per_step`, `prompts`, the buffer's
+            `capacity`, and `data_set`, another of which has other texts in its rows.
 
     Raises:
         TimelineError: An unknown source, a `buffer` that is not a bool, one that is False though

@@ -97,7 +97,7 @@ class OldWay:
         if "no_buffer" in text:
             self.now.buffered = {}
         for name, value in re.findall(
-            r"(batch_size|group_size|prompts|capacity|data_set) (\d+)", text
+            r"(batch_size|group_size|prompts_per_step|prompts|capacity|data_set) (\d+)", text
         ):
             self.setup = self.setup.changed([(name, int(value))])
             if name == "group_size":
@@ -136,8 +136,8 @@ class OldWay:
             self.flying[self.waiting.pop(0)] = (out, self.now.steps)
 
     def _finish(self, words: list[str], *, failed: bool, limit: int = 0) -> None:
-        if words == ["newest", "1"]:
-            words = [str(ordinal) for ordinal in sorted(self.flying)[-1:]]
+        if words[0] == "newest":
+            words = [str(ordinal) for ordinal in sorted(self.flying)[-int(words[1]) :]]
         for word in words:
             ordinal, _, generation = word.partition(":")
             self._end(int(ordinal), int(generation) if generation else None, failed)

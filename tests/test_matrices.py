@@ -149,8 +149,9 @@ def test_the_old_way_loses_what_it_loses_on_paper(timeline: NamedTimeline) -> No
 def test_the_new_way_loses_and_repeats_nothing(timeline: NamedTimeline, collector) -> None:
     report = run(collector, timeline)
     assert report.passed, report
-    # What does not fit in a smaller buffer is answered again: no reason to refuse.
-    resized = " with " in timeline.script and "capacity" not in timeline.script
+    # What does not fit in a smaller buffer is answered again, and steps may be of any size.
+    harmless = "capacity" in timeline.script or "prompts_per_step" in timeline.script
+    resized = " with " in timeline.script and not harmless
     refuses = timeline.name.endswith("torn-first") or resized
     assert report.verdict == ("refused" if refuses else "lossless")
     assert set(report.skipped) == set(report.excused), "only legacy checkpoints excuse a loss"

@@ -62,7 +62,8 @@ INNER = st.one_of(
 )
 CHANGES = st.lists(
     st.tuples(
-        st.sampled_from(["batch_size", "group_size", "prompts", "data_set"]), st.integers(1, 30)
+        st.sampled_from(["batch_size", "group_size", "prompts_per_step", "prompts", "data_set"]),
+        st.integers(1, 30),
     ),
     max_size=2,
 ).map(tuple)

@@ -1,11 +1,16 @@
 """No false alarm: right designs in styles of their own lose nothing, and are not blamed.
 
-By default one timeline in so many is played; ``RESUME_AUDIT_EVERY=1`` plays the whole matrix.
+By default one timeline in so many is played. ``RESUME_AUDIT_EVERY=1`` plays all of the nightly
+matrix, one in 17 of the full one, and one in 289 of that in processes; ``RESUME_AUDIT_TURN`` says
+which ones, so that a job that counts it up comes to all of them.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import sys
+from collections.abc import Sequence
 
 import pytest
 from right_ways import (
@@ -19,11 +24,14 @@ from right_ways import (
     Workers,
 )
 
-from pytest_resume_audit import Collector, run
-from pytest_resume_audit.catalogue import NAMED, matrix
+from pytest_resume_audit import Collector, FrontierCollector, run
+from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
 from pytest_resume_audit.verdict import AuditReport
 
 EVERY = int(os.environ.get("RESUME_AUDIT_EVERY", "41"))
+if EVERY > 1:
+    EVERY = max(EVERY, 11)  # they are eight, and a sample is there to be quick
+TURN = int(os.environ.get("RESUME_AUDIT_TURN", "0"))
 RIGHT = [
     Tasks,
     Workers,
@@ -35,6 +43,13 @@ RIGHT = [
     Retries,
 ]
 NIGHTLY = matrix("nightly")
+FULL = random.Random(0).sample(matrix("full"), k=len(matrix("full")))
+"""The full matrix out of its order, so that one in so many is a bit of everything."""
+
+
+def sample(timelines: Sequence[NamedTimeline], every: int) -> Sequence[NamedTimeline]:
+    """One in so many of these: the first ones in turn 0, the ones after them in turn 1."""
+    return timelines[TURN % every :: every]
 
 
 def is_right(report: AuditReport) -> bool:
@@ -51,8 +66,23 @@ def test_a_right_way_passes_every_named_timeline(name: str, collector: type[Coll
 
 @pytest.mark.parametrize("collector", RIGHT)
 def test_a_right_way_passes_the_nightly_matrix(collector: type[Collector]) -> None:
-    for timeline in NIGHTLY[::EVERY]:
+    for timeline in sample(NIGHTLY, EVERY):
         report = run(collector, timeline)
+        assert is_right(report), report
+
+
+@pytest.mark.parametrize("collector", RIGHT)
+def test_a_right_way_passes_the_full_matrix(collector: type[Collector]) -> None:
+    for timeline in sample(FULL, EVERY * 17):
+        report = run(collector, timeline)
+        assert is_right(report), report
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is watched through /proc")
+@pytest.mark.parametrize("collector", [*RIGHT, FrontierCollector])
+def test_a_right_way_passes_the_full_matrix_in_processes(collector: type[Collector]) -> None:
+    for timeline in sample(FULL, EVERY * 17 * 17):
+        report = run(collector, timeline, life="process")
         assert is_right(report), report
 
 

@@ -1,0 +1,273 @@
+"""What `run` takes and refuses, which of two forms it plays, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_resume_audit import FuturesCollector, LiveCursorCollector, Rig, Setup, conductor, run
+from pytest_resume_audit.catalogue import NAMED, NamedTimeline
+from pytest_resume_audit.timeline import Timeline, TimelineError
+from pytest_resume_audit.verdict import Asked
+
+ONE_STEP = "hand_out 4; finish 0-3; train; save; crash; restart; drain"
+
+# --- what it takes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"setup": {"prompts": 8}}, "setup is a Setup, .* not {'prompts': 8}"),
+        ({"life": "thread"}, "life is one of 'local', 'process', not 'thread'"),
+        ({"deadline": "30"}, "deadline is a number of seconds above 0, not '30'"),
+        ({"deadline": True}, "deadline is .* not True"),
+        ({"deadline": 0}, "deadline is .* not 0"),
+        ({"deadline": -1.5}, "deadline is .* not -1.5"),
+        ({"deadline": float("inf")}, "deadline is .* not inf"),
+        ({"deadline": float("nan")}, "deadline is .* not nan"),
+        ({"collector": int}, "a collector is a class, or a callable .* not type"),
+        ({"collector": 5}, "a collector is a class, or a callable .* not int"),
+        ({"collector": lambda rig: rig}, "the factory must make a Collector .* not Rig"),
+        ({"timeline": 5}, "a timeline is a script, .* not int"),
+        ({"collector": lambda rig: FuturesCollector(rig), "life": "process"}, "import"),
+    ],
+)
+def test_what_it_can_t_play_is_a_type_error(wrong: dict[str, Any], said: str) -> None:
+    kwargs = {"collector": FuturesCollector, "timeline": "clean", **wrong}
+    with pytest.raises(TypeError, match=said):
+        run(**kwargs)
+
+
+@pytest.mark.parametrize("deadline", [0.5, 5])
+def test_a_deadline_is_a_whole_number_or_a_part(deadline: float) -> None:
+    assert run(FuturesCollector, ONE_STEP, deadline=deadline).verdict == "lossless"
+
+
+def test_a_name_that_is_nearly_right_is_told() -> None:
+    with pytest.raises(TimelineError) as caught:
+        run(FuturesCollector, "mid-fligt")
+    assert "did you mean 'mid-flight'?" in str(caught.value)
+
+
+def test_a_script_that_is_wrong_is_told_as_one() -> None:
+    with pytest.raises(TimelineError) as caught:
+        run(FuturesCollector, "hand_out 4; trane")
+    assert "did you mean `train`?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "demand"),
+    [
+        (ONE_STEP, "lossless"),
+        ("hand_out 4; crash in save torn each; restart", "lossless or refused"),
+        ("hand_out 4; save; crash; restart with batch_size 8", "lossless or refused"),
+        ("hand_out 4; save; downgrade; crash; restart", "legacy"),
+        ("save; downgrade; crash; restart with batch_size 8", "legacy"),
+    ],
+)
+def test_a_script_demands_what_its_steps_make_sense_of(script: str, demand: str) -> None:
+    assert run(FuturesCollector, script).demand == demand
+    assert run(FuturesCollector, Timeline.parse(script)).demand == demand
+
+
+def test_the_sizes_are_those_of_the_call_else_those_of_the_timeline() -> None:
+    asked = Asked(Timeline.parse(ONE_STEP), Setup(prompts=8), name="own")
+    assert run(FuturesCollector, asked).setup == Setup(prompts=8)
+    assert run(FuturesCollector, asked, setup=Setup(prompts=12)).setup == Setup(prompts=12)
+    assert run(FuturesCollector, asked).name == "own"
+    assert run(FuturesCollector, ONE_STEP).setup == Setup()
+    assert run(FuturesCollector, ONE_STEP, setup=Setup(prompts=12)).setup == Setup(prompts=12)
+    named = NAMED["second-pass"]
+    sizes = Setup(prompts=8, passes=2, shuffle=True)
+    assert run(FuturesCollector, named, setup=Setup(seed=3)).setup.passes == sizes.passes
+    assert run(FuturesCollector, named, setup=Setup(seed=3)).setup.seed == 3
+
+
+# --- by ordinals, or by position ----------------------------------------------------------------
+
+NARROW = {"max_in_flight": 2}
+LATE = "hand_out 12; finish 11; save; crash; restart; drain"
+"""With two in flight 11 is not sent off, and nothing is buffered at the save."""
+
+
+def own(script: str, by_position: str, *states: str, **kwargs: Any) -> NamedTimeline:
+    return NamedTimeline(
+        name="own", purpose="", script=script, by_position=by_position, must_reach=states,
+        sizes=NARROW, **kwargs,
+    )  # fmt: skip
+
+
+BUFFERED = "saved with a buffer"
+NEWEST = "hand_out; finish newest 1; save; crash; restart; drain"
+
+
+def test_what_a_throttle_keeps_from_a_script_is_played_by_position() -> None:
+    report = run(FuturesCollector, own(LATE, NEWEST, "saved", BUFFERED))
+    assert (report.verdict, report.unreached) == ("lossless", None)
+    assert report.timeline.text == NEWEST
+
+
+def test_what_is_not_reached_by_position_either_is_told_of_the_script() -> None:
+    report = run(FuturesCollector, own(LATE, LATE.replace("11", "15"), "saved", BUFFERED))
+    assert report.passed
+    assert report.unreached is not None
+    assert report.timeline.text == LATE
+
+
+def test_a_loss_by_position_is_told_though_it_shows_not_all() -> None:
+    """Of the two in flight neither is saved."""
+    lossless = "hand_out 12; finish 11; drain"
+    lossy = "hand_out; save; crash; restart; drain"
+    report = run(LiveCursorCollector, own(lossless, lossy, BUFFERED))
+    assert (report.verdict, report.passed) == ("lossy", False)
+    assert report.timeline.text == lossy
+    assert report.skipped[:2] == [0, 1]
+
+
+def test_a_script_that_shows_all_is_not_played_again() -> None:
+    report = run(FuturesCollector, own("hand_out 4; save; crash; restart; drain", NEWEST, "saved"))
+    assert report.timeline.text == "hand_out 4; save; crash; restart; drain"
+
+
+def test_a_loss_is_not_made_good_by_position() -> None:
+    lossy = "hand_out 12; finish 11; save; crash; restart; drain"
+    clean = "hand_out; finish newest 1; drain"
+    report = run(LiveCursorCollector, own(lossy, clean, "saved", BUFFERED))
+    assert not report.passed
+    assert report.timeline.text == lossy
+
+
+def test_without_a_legacy_checkpoint_the_other_form_shows_no_more() -> None:
+    script = "hand_out 12; finish 11; save; downgrade; crash; restart; drain"
+    timeline = own(script, script.replace("11", "newest 1"), "saved", demand="legacy")
+    report = run(LiveCursorCollector, timeline)
+    assert report.unreached is not None
+    assert report.timeline.text == script
+
+
+# --- the uninterrupted run ----------------------------------------------------------------------
+
+
+def counting() -> tuple[type[FuturesCollector], list[Setup]]:
+    made: list[Setup] = []
+
+    class Counting(FuturesCollector):
+        def __init__(self, rig: Rig) -> None:
+            super().__init__(rig)
+            made.append(rig.setup)
+
+    return Counting, made
+
+
+def test_the_uninterrupted_run_of_a_class_is_played_once_for_each_size() -> None:
+    """Two lives each time; and the uninterrupted run, where it is not known."""
+    collector, made = counting()
+    lives = []
+    for setup in (Setup(), Setup(), Setup(prompts=12), Setup(), Setup(prompts=12)):
+        made.clear()
+        assert run(collector, ONE_STEP, setup=setup).verdict == "lossless"
+        lives.append(len(made))
+    assert lives == [3, 2, 3, 2, 2]
+
+
+def test_the_uninterrupted_run_of_a_factory_is_played_each_time() -> None:
+    collector, made = counting()
+    for _ in range(2):
+        made.clear()
+        assert run(lambda rig: collector(rig), ONE_STEP).verdict == "lossless"
+        assert len(made) == 3
+
+
+def test_a_factory_s_collector_is_judged_by_its_own_declarations() -> None:
+    class OnceMore(FuturesCollector):
+        """Trains what it restores once more, as it says."""
+
+        delivery = "at_least_once"
+
+    report = run(lambda rig: OnceMore(rig), ONE_STEP)
+    assert report.collector.endswith("OnceMore")
+    assert run(OnceMore, ONE_STEP).collector == report.collector
+
+
+def test_what_goes_wrong_without_a_crash_is_told_without_one() -> None:
+    class Broken(FuturesCollector):
+        def train_step(self) -> bool:
+            raise ArithmeticError("no gradient")
+
+    report = run(Broken, NAMED["mid-flight"])
+    assert report.verdict == "error"
+    assert isinstance(report.error, ArithmeticError)
+    assert "save" not in report.timeline.text
+    assert "crash" not in report.timeline.text
+    assert report.unreached is None
+    assert report.name == "mid-flight"
+
+
+# --- what it leaves behind ----------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_the_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "_memory", lambda: str(tmp_path))
+    roots = []
+
+    class Wanders(FuturesCollector):
+        def save(self, root: Path, step: int) -> None:
+            super().save(root, step)
+            os.chdir(root)
+            roots.append(root)
+
+    before = os.getcwd()
+    assert run(Wanders, ONE_STEP).verdict == "lossless"
+    assert [root.is_relative_to(tmp_path) for root in roots] == [True]
+    assert list(tmp_path.iterdir()) == []
+    assert os.getcwd() == before
+
+
+def test_a_warning_of_the_collector_reaches_whoever_asked() -> None:
+    class Warns(FuturesCollector):
+        def save(self, root: Path, step: int) -> None:
+            warnings.warn("the disk is nearly full", stacklevel=1)
+            super().save(root, step)
+
+    with pytest.warns(UserWarning, match="the disk is nearly full"):
+        report = run(Warns, ONE_STEP)
+    assert report.verdict == "lossless"
+
+
+ENOUGH = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("blocks", "writable", "where"),
+    [
+        (ENOUGH // 4096, True, "/dev/shm"),
+        (ENOUGH // 4096 - 1, True, None),
+        (ENOUGH // 4096, False, None),
+        (0, False, None),
+    ],
+)
+def test_checkpoints_are_in_memory_where_a_gibibyte_is_free(
+    blocks: int, writable: bool, where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = SimpleNamespace(f_bavail=blocks, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    monkeypatch.setattr(os, "access", lambda path, mode: writable)
+    assert conductor._memory.__wrapped__() == where
+
+
+def test_checkpoints_are_on_the_disk_where_there_is_no_such_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(path: str) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "statvfs", missing)
+    assert conductor._memory.__wrapped__() is None

@@ -694,10 +694,12 @@ class PartOfAGroup(OnDisk):
     """Saves every answer, and asks only for those that a group still lacks.
 
     What is sent off is one generation, not a group; a table says what each prompt has and lacks.
+    An answer may come in a thread of the engine's: a lock keeps table and buffer of one moment.
     """
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
+        self.lock = threading.RLock()
         self.batches: Iterator[Sequence[Prompt]] | None = None
         self.epoch = self.drawn = 0
         self.place = [0, 0, rig.loader.state_dict()]
@@ -707,9 +709,14 @@ class PartOfAGroup(OnDisk):
         self.failed: set[int] = set()
 
     def start(self) -> None:
-        self.ask()
+        with self.lock:
+            self.ask()
 
     def pull(self) -> bool:
+        with self.lock:
+            return self.draw()
+
+    def draw(self) -> bool:
         if self.lacks or not self.has_room():
             return False
         while self.epoch < self.rig.setup.passes:
@@ -744,6 +751,10 @@ class PartOfAGroup(OnDisk):
             answer.add_done_callback(partial(self.answered, number, generation))
 
     def answered(self, number: int, generation: int, answer: Future[Rollout]) -> None:
+        with self.lock:
+            self.take_in(number, generation, answer)
+
+    def take_in(self, number: int, generation: int, answer: Future[Rollout]) -> None:
         _, answers = self.table[number]
         if answer.exception() is None:
             answers[generation] = replace(answer.result(), tag=number)
@@ -758,26 +769,27 @@ class PartOfAGroup(OnDisk):
         self.ask()
 
     def train_step(self) -> bool:
-        for old in self.rig.buffer.evict(self.rig.trainer.weight_version):
-            if old.generation == 0:
-                self.rig.dropped(old.prompt, "too old")
-        trained = bool(self.rig.trainer.step())
-        self.ask()
+        with self.lock:
+            for old in self.rig.buffer.evict(self.rig.trainer.weight_version):
+                if old.generation == 0:
+                    self.rig.dropped(old.prompt, "too old")
+            trained = bool(self.rig.trainer.step())
+            self.ask()
         return trained
 
     def save(self, root: Path, step: int) -> None:
-        table = [
-            [number, prompt.row, [[g, r.weight_version] for g, r in answers.items()]]
-            for number, (prompt, answers) in self.table.items()
-            # One with a failure is given up, whatever else comes.
-            if number not in self.failed
-        ]
-        parts = {
-            "weights": self.rig.trainer.state_dict(),
-            "buffer": self.rig.buffer.state_dict(),
-            "table": table,
-            "place": self.place,
-        }
+        with self.lock:
+            parts = {
+                "weights": self.rig.trainer.state_dict(),
+                "buffer": self.rig.buffer.state_dict(),
+                "table": [
+                    [number, prompt.row, [[g, r.weight_version] for g, r in answers.items()]]
+                    for number, (prompt, answers) in self.table.items()
+                    # One with a failure is given up, whatever else comes.
+                    if number not in self.failed
+                ],
+                "place": self.place,
+            }
         self.publish(root, step, parts)
 
     def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> None:

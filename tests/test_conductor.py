@@ -143,12 +143,20 @@ def test_a_loss_is_not_made_good_by_position() -> None:
     assert report.timeline.text == lossy
 
 
-def test_without_a_legacy_checkpoint_the_other_form_shows_no_more() -> None:
+def test_without_a_legacy_checkpoint_the_other_form_is_not_played() -> None:
+    made = []
+
+    class Counting(LiveCursorCollector):
+        def __init__(self, rig: Rig) -> None:
+            super().__init__(rig)
+            made.append(rig)
+
     script = "hand_out 12; finish 11; save; downgrade; crash; restart; drain"
     timeline = own(script, script.replace("11", "newest 1"), "saved", demand="legacy")
-    report = run(LiveCursorCollector, timeline)
+    report = run(Counting, timeline)
     assert report.unreached is not None
     assert report.timeline.text == script
+    assert len(made) == 3, "the uninterrupted run, and two lives"
 
 
 # --- the uninterrupted run ----------------------------------------------------------------------

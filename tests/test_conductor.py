@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,25 @@ def test_the_sizes_are_those_of_the_call_else_those_of_the_timeline() -> None:
     sizes = Setup(prompts=8, passes=2, shuffle=True)
     assert run(FuturesCollector, named, setup=Setup(seed=3)).setup.passes == sizes.passes
     assert run(FuturesCollector, named, setup=Setup(seed=3)).setup.seed == 3
+
+
+def test_one_that_has_a_thread_all_the_same_is_played_once_more_with_threads() -> None:
+    styles = []
+
+    class Starts(FuturesCollector):
+        """Is pulled, and has a thread that waits for its end."""
+
+        def start(self) -> None:
+            super().start()
+            self.over = threading.Event()
+            thread = threading.Thread(target=self.over.wait, daemon=True)
+            thread.start()
+            styles.append(threading.current_thread() is threading.main_thread())
+
+    report = run(Starts, ONE_STEP)
+    assert (report.verdict, report.skipped) == ("lossless", [])
+    assert len(styles) == 4, "the life that showed it, the uninterrupted run, and two lives"
+    assert not any(styles), "never in the thread of whoever asks"
 
 
 # --- by ordinals, or by position ----------------------------------------------------------------
@@ -220,6 +240,59 @@ def test_what_goes_wrong_without_a_crash_is_told_without_one() -> None:
     assert "crash" not in report.timeline.text
     assert report.unreached is None
     assert report.name == "mid-flight"
+
+
+# --- how long it waits --------------------------------------------------------------------------
+
+
+class Works:
+    """A run that moves whenever it is looked at, until that has been so three times."""
+
+    def __init__(self) -> None:
+        self.looks, self.given_up_by = 0, ""
+        self.over = threading.Event()
+
+    def play(self) -> str:
+        self.over.wait()
+        return "played"
+
+    @property
+    def activity(self) -> int:
+        self.looks += 1
+        if self.looks == 3:
+            self.over.set()
+        return self.looks
+
+    def given_up(self, thread: threading.Thread) -> str:
+        self.over.set()
+        return "given up"
+
+    def give_up(self) -> None:
+        self.over.set()
+        self.given_up_by = "whoever asked"
+
+
+def test_a_run_that_moves_may_take_longer_than_the_deadline() -> None:
+    assert conductor._supervised(Works(), deadline=0.01) == "played"
+
+
+def test_a_run_that_does_not_move_is_given_up() -> None:
+    class StandsStill(Works):
+        activity = 7
+
+    assert conductor._supervised(StandsStill(), deadline=0.01) == "given up"
+
+
+def test_whoever_asked_and_is_interrupted_leaves_no_run_behind() -> None:
+    class Interrupted(Works):
+        @property
+        def activity(self) -> int:
+            raise KeyboardInterrupt
+
+    works = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        conductor._supervised(works, deadline=0.01)
+    assert works.given_up_by == "whoever asked"
 
 
 # --- what it leaves behind ----------------------------------------------------------------------

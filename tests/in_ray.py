@@ -8,9 +8,11 @@ import sys
 import time
 from typing import ClassVar
 
-import ray
+import pytest
 
 from pytest_resume_audit import FuturesCollector
+
+ray = pytest.importorskip("ray", reason="collectors that use it")
 
 
 def connect() -> None:

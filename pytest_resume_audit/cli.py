@@ -199,7 +199,7 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # rich makes the one the other
         sys.stdout = None  # nothing can be flushed to it any more
         return UNDETERMINED
     except Exception:

@@ -201,13 +201,23 @@ def _in_bytes(file: IO[bytes], progress: Progress) -> Iterator[Counts]:
         at = 0
         while (at := held.find(MAGIC, at)) >= 0:
             held, at = held[at:], 0
-            held += file.read(max(PREAMBLE - len(held), 0))
+            held = _filled(held, file, PREAMBLE)
             length = length_of(held[:PREAMBLE])
             if length is None and len(held) >= PREAMBLE:
                 at = len(MAGIC)  # a text that mentions it
                 continue
-            held += file.read(max(PREAMBLE + (length or 0) - len(held), 0))
+            held = _filled(held, file, PREAMBLE + (length or 0))
             yield decode(held[: PREAMBLE + (length or 0)])
             held = held[PREAMBLE + (length or 0) :]
         # A preamble may begin in one piece and end in the next.
         held = held[-(len(MAGIC) - 1) :]
+
+
+def _filled(held: bytes, file: IO[bytes], size: int) -> bytes:
+    """What is held and what follows, up to a size that may be a lie."""
+    pieces = [held]
+    missing = size - len(held)
+    while missing > 0 and (piece := file.read(min(missing, _PIECE))):
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)

@@ -29,10 +29,15 @@ class _Rider(nn.Module):
         if self.coverage is None:
             return
         if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
-            raise CoverageError(f"the model's {NAME} is {type(state).__name__}, not its counts")
+            kind = getattr(state, "dtype", type(state).__name__)
+            raise CoverageError(f"the {NAME} of the state is {kind}, and no counts: load its own")
         state = state.cpu().contiguous()
         # Without numpy, which torch does not need.
         self.coverage.restore(decode(ctypes.string_at(state.data_ptr(), state.numel())))
+
+    def forward(self, value: Any) -> Any:
+        """Nothing: an ``nn.Sequential`` calls whatever is in it."""
+        return value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Rider:
         return _Rider(None)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from pytest_resume_audit.fakes.prompts import Prompt as Prompt, Rollout as Rollout
     from pytest_resume_audit.fixture import ResumeAudit as ResumeAudit
+    from pytest_resume_audit.real_runs.coverage import PromptCoverage as PromptCoverage
     from pytest_resume_audit.rig import Rig as Rig
     from pytest_resume_audit.setup import Setup as Setup
     from pytest_resume_audit.timeline import Timeline as Timeline, TimelineError as TimelineError
@@ -52,6 +53,7 @@ _HOME = {
     "LiveCursorCollector": "collectors.live_cursor",
     "NamedTimeline": "catalogue",
     "Prompt": "fakes.prompts",
+    "PromptCoverage": "real_runs.coverage",
     "ResumeAudit": "fixture",
     "Rig": "rig",
     "Rollout": "fakes.prompts",

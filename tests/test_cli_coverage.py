@@ -104,6 +104,19 @@ def test_in_the_middle_of_a_run_it_may_not_be_known(command: Command, tmp_path: 
     assert command(tmp_path / "it", "--complete", "--in-flight", 2)[0] == 2
 
 
+def test_what_can_not_be_told_is_said(command: Command, tmp_path: Path) -> None:
+    coverage = PromptCoverage(8, ordered=False)
+    coverage.save(tmp_path / "it")
+    code, out, _ = command(tmp_path / "it", "--complete")
+    assert code == 3
+    assert out.startswith("undetermined: nothing was trained\n")
+    coverage.add([3])
+    coverage.save(tmp_path / "it")
+    code, out, _ = command(tmp_path / "it")
+    assert code == 3
+    assert out.startswith("undetermined: these are rows of a shuffled data set")
+
+
 def test_what_happened_between_two(command: Command, tmp_path: Path) -> None:
     before = the_case()
     before.save(tmp_path / "before")
@@ -115,8 +128,11 @@ def test_what_happened_between_two(command: Command, tmp_path: Path) -> None:
     assert code == 1
     assert (
         "between the two, over 1 restart: lossy: 8 trained for the first time, 4 lost, 1 \n"
-        "duplicated\nlost: 5, 8, 9, 11\nduplicated: 12\n"
+        "repeated\nlost: 5, 8, 9, 11\nrepeated: 12\n"
     ) in out
+    _, out, _ = command(tmp_path / "before", tmp_path / "after", "--json")
+    between = json.loads(out)["between"]
+    assert (between["lost"], between["repeated"]) == ([[5, 5], [8, 9], [11, 11]], [[12, 12]])
     # What was lost by then is no news.
     later = PromptCoverage(16)
     later.load(tmp_path / "after")

@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader
 
-from pytest_resume_audit.real_runs.coverage import PromptCoverage
+from pytest_resume_audit import PromptCoverage
 
 PROMPTS, PASSES, BATCH, SAVE_EVERY = 24, 2, 4, 4
 

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from pytest_resume_audit.real_runs.coverage import PromptCoverage
+from pytest_resume_audit import PromptCoverage
 
 PROMPTS, PASSES = 24, 2
 

@@ -20,7 +20,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from pytest_resume_audit.real_runs.coverage import PromptCoverage
+from pytest_resume_audit import PromptCoverage
 
 PROMPTS, PASSES, BATCH = 24, 2, 4
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pytest_resume_audit.real_runs.coverage import PromptCoverage
+from pytest_resume_audit import PromptCoverage
 
 PROMPTS, AHEAD, BATCH, SAVE_EVERY = 24, 8, 4, 3
 

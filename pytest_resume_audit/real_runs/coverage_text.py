@@ -19,13 +19,15 @@ or means something else, makes it one more.
 ``at_restarts``     ``restart``, ``place`` and ``untrained``: how many ordinals below the
                     place, untrained by then, are so still
 ``between``         of two checkpoints, or null: ``verdict``, ``why``, ``trained``,
-                    ``repeated``, ``lost``, ``missing``, ``undone``, ``restarts``
+                    ``repeated``, ``lost``, ``missing``, ``undone``, ``restarts``: the
+                    fields of :class:`~pytest_resume_audit.real_runs.judging.Between`,
+                    with first and last of each run of ordinals
 ==================  ==================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import Any
@@ -97,8 +99,29 @@ def as_json(report: CoverageReport, between: Between | None) -> dict[str, Any]:
             dict(zip(("restart", "place", "untrained"), one, strict=True))
             for one in report.at_restarts
         ],
-        "between": None if between is None else asdict(between),
+        "between": None
+        if between is None
+        else {**asdict(between), **{name: _runs(those) for name, those in _named_of(between)}},
     }
+
+
+def _named_of(between: Between) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return (
+        ("lost", between.lost),
+        ("repeated", between.repeated),
+        ("undone", between.undone),
+    )
+
+
+def _runs(ordinals: tuple[int, ...]) -> list[list[int]]:
+    """First and last of each run of ordinals, which are sorted."""
+    runs: list[list[int]] = []
+    for ordinal in ordinals:
+        if runs and ordinal == runs[-1][1] + 1:
+            runs[-1][1] = ordinal
+        else:
+            runs.append([ordinal, ordinal])
+    return runs
 
 
 def as_text(report: CoverageReport, between: Between | None, width: int) -> RenderableType:
@@ -153,6 +176,8 @@ def headline(report: CoverageReport) -> str:
         'lossy: at least 2 of 4 skipped'
     """
     reached = report.reached
+    if report.verdict == "undetermined" and not report.count(OPEN):
+        return f"undetermined: {report.why[0]}"
     if report.verdict == "undetermined":
         return f"undetermined: {report.count(OPEN)} of {reached} reached are not trained yet"
     if report.verdict == "lossless":
@@ -254,18 +279,10 @@ def _between(between: Between) -> Iterator[Text]:
     restarts = f", over {many} restart{'s' if many > 1 else ''}" if many else ""
     yield Text(
         f"between the two{restarts}: {between.verdict}: {between.trained} trained for the first "
-        f"time, {between.missing} lost, {len(between.repeated)} duplicated",
+        f"time, {between.missing} lost, {len(between.repeated)} repeated",
         style=_VERDICTS[between.verdict],
     )
-    for name, ordinals in (
-        ("lost", between.lost),
-        ("duplicated", between.repeated),
-        ("trained at the first, and not at the second", between.undone),
-    ):
+    for name, ordinals in _named_of(between):
         if ordinals:
-            yield Text(f"{name}: {_some(ordinals)}")
+            yield Text(f"{name}: {listed(ordinals, _LISTED)}")
     yield from map(Text, between.why)
-
-
-def _some(ordinals: Collection[int]) -> str:
-    return listed(ordinals, _LISTED)

@@ -337,6 +337,13 @@ def test_nothing_trained_proves_nothing() -> None:
         assert judge(counts_of(PromptCoverage(4)), **known).verdict == "undetermined"
 
 
+def test_what_is_lost_before_anything_is_trained() -> None:
+    coverage = PromptCoverage(8)
+    coverage.mark(4, waiting=[1])
+    report = judge(counts_of(coverage))
+    assert (report.verdict, report.marks.decode()) == ("lossy", "SbSS....")
+
+
 def test_a_repeat_is_certain_at_any_time() -> None:
     coverage = PromptCoverage(4)
     coverage.add([2, 2])

@@ -123,12 +123,12 @@ def judge(
     """
     size, end = counts.prompts, len(counts.cells)
     reached = counts.reach()
-    if not reached:
+    if not reached and not counts.place:
         return CoverageReport(
             "undetermined", ("nothing was trained",), size, counts.passes,
             bytes([UNREACHED]) * end, 0, 0, 0, (),
         )  # fmt: skip
-    known = reached if counts.ordered else (reached - 1) // size * size
+    known = reached if counts.ordered else max(reached - 1, 0) // size * size
     lost_below, open_below = (0, known)
     if complete:
         lost_below = open_below = end

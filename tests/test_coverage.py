@@ -337,6 +337,14 @@ def test_nothing_trained_proves_nothing() -> None:
         assert judge(counts_of(PromptCoverage(4)), **known).verdict == "undetermined"
 
 
+def test_what_has_waited_is_counted_like_any_other() -> None:
+    coverage = PromptCoverage(3)
+    coverage.mark(3, waiting=[0, 1])
+    coverage.add([0, 1, 1])
+    assert cells_of(coverage) == [1, 2, 0]
+    assert judge(counts_of(coverage)).repeats == 1
+
+
 def test_what_is_lost_before_anything_is_trained() -> None:
     coverage = PromptCoverage(8)
     coverage.mark(4, waiting=[1])
@@ -413,6 +421,12 @@ def test_what_can_not_be_expected_is_refused(known: dict[str, Any]) -> None:
         judge(counts_of(the_case()), **known)
 
 
+def test_what_is_missing_is_put_down_to_one_restart() -> None:
+    # The second restart came from a cut below what had been handed out before the first.
+    counts = Counts(8, cells=bytearray([1, 1, 0, 1, 0, 0, 0, 1]), restarts=[6, 3, 7])
+    assert judge(counts, complete=True).at_restarts == ((1, 6, 3), (3, 7, 1))
+
+
 def test_a_long_run_whose_restarts_lost_most() -> None:
     # As seen in public: 736 of about 2450 prompts skipped, 675 of them at five restarts.
     coverage = PromptCoverage(5000)
@@ -462,8 +476,8 @@ def test_what_waits_is_what_the_ranks_said_last() -> None:
     shares = [share(0, [0]), share(1, [1])]
     for counts in shares:
         counts.wait([2, 3])  # of the save before, in all ranks
-    shares[0].wait([3])
-    shares[0].marked, shares[0].place = True, 4
+    shares[1].wait([3])
+    shares[1].marked, shares[1].place = True, 4
     both = merged(shares)
     assert both.waiting() == [3]
     assert judge(both).marks.decode() == "--Sb.."

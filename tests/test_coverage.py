@@ -472,6 +472,18 @@ def test_shares_of_different_saves_are_refused(other: Counts) -> None:
         merged([share(0, [0]), other])
 
 
+def test_ranks_that_restored_different_checkpoints_are_refused() -> None:
+    shares = []
+    for rank in range(2):
+        coverage = PromptCoverage(6)
+        coverage.add([rank])
+        counts = counts_of(restarted(coverage))
+        counts.rank, counts.ranks, counts.whole = rank, 2, False
+        shares.append(counts)
+    with pytest.raises(CoverageError, match="do not belong to one another"):
+        merged(shares)
+
+
 def test_what_waits_is_what_the_ranks_said_last() -> None:
     shares = [share(0, [0]), share(1, [1])]
     for counts in shares:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from pytest_resume_audit.fakes.prompts import Prompt as Prompt, Rollout as Rollout
     from pytest_resume_audit.fixture import ResumeAudit as ResumeAudit
+    from pytest_resume_audit.real_runs.coverage import PromptCoverage as PromptCoverage
     from pytest_resume_audit.rig import Rig as Rig
     from pytest_resume_audit.setup import Setup as Setup
     from pytest_resume_audit.timeline import Timeline as Timeline, TimelineError as TimelineError
@@ -54,6 +55,7 @@ _HOME = {
     "LoaderAudit": "adapters.loader",
     "NamedTimeline": "catalogue",
     "Prompt": "fakes.prompts",
+    "PromptCoverage": "real_runs.coverage",
     "ResumeAudit": "fixture",
     "Rig": "rig",
     "Rollout": "fakes.prompts",

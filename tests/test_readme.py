@@ -64,6 +64,24 @@ def test_its_code_without_the_marker_runs() -> None:
     exec(by_hand, {})
 
 
+def test_its_real_run_is_counted_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("click", reason="the command line is an extra")
+    from pytest_resume_audit import cli
+
+    monkeypatch.chdir(tmp_path)
+    (code,) = _blocks("py")
+    ordinals = [0, 1, 2, 3, 4, 6, 7, 10, 12, 13, 14, 15]
+    exec(code, {"torch": torch, "model": torch.nn.Linear(1, 1), "ordinals": ordinals})
+    ((command, shown),) = re.findall(
+        r"^```\n\$ resume-audit (coverage [^\n]*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE
+    )
+    assert cli.run(command.split()) == 1
+    assert capsys.readouterr().out == shown
+
+
 def test_the_table_of_options_has_them_all(pytester: pytest.Pytester) -> None:
     rows = re.findall(r"^\| `(--resume-audit-[\w-]+).*?` \| (?:`(\w+)`)? ?\|", README, re.MULTILINE)
     shown = pytester.runpytest("--help").stdout.str()

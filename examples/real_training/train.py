@@ -14,8 +14,8 @@ it goes on from its newest checkpoint:
 - ``--way new`` remembers the loader's place before every batch, saves that of the oldest batch that
   is not all trained, and which of what comes round again is trained or in the buffer already.
 
-What it does to its prompts it reports through ``pytest_resume_audit.recorder``: eight lines, which
-do nothing when nobody listens.
+What it does to its prompts it reports through ``pytest_resume_audit.recorder``, in lines that do
+nothing when nobody listens; and it counts in its weights what they were trained on.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_resume_audit import recorder
+from pytest_resume_audit.real_runs.coverage import PromptCoverage
 
 DIGITS = 10
 
@@ -120,6 +121,8 @@ class Training:
         self.policy = Policy()
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=options.rate)
         recorder.attach(self.policy)
+        self.coverage = PromptCoverage(options.prompts)
+        self.coverage.attach(self.policy)
         self.weights = threading.Lock()
         self.step = 0
         self.out: dict[int, Group] = {}  # handed out and not trained
@@ -198,6 +201,7 @@ class Training:
             self.optimizer.zero_grad()
             torch.stack(losses).mean().backward()
             self.optimizer.step()
+        self.coverage.add([group.ordinal for group in groups])
         self.step += 1
         for group in groups:
             del self.out[group.ordinal]
@@ -209,26 +213,26 @@ class Training:
     def save(self) -> None:
         checkpoint = self.options.checkpoints / f"step-{self.step}.pt"
         recorder.saving(checkpoint)
-        waiting = list(self.buffer.queue)
+        waiting = {group.ordinal: group for group in list(self.buffer.queue)}
+        if self.options.way == "old":
+            there, place, settled = self.loader.state_dict(), self.ordinal, []
+        else:
+            frontier = min(self.out, default=self.ordinal)
+            place = max(place for place in self.places if place <= frontier)
+            # What lies below the place of this checkpoint no later one will go back to.
+            self.places = {since: kept for since, kept in self.places.items() if since >= place}
+            self.settled = {ordinal for ordinal in self.settled if ordinal >= place}
+            there, settled = self.places[place], sorted(self.settled | waiting.keys())
+        self.coverage.mark(place, waiting)
         state = {
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
-            "buffer": [vars(group) for group in waiting],
+            "buffer": [vars(group) for group in waiting.values()],
+            "loader": there,
+            "ordinal": place,
+            "settled": settled,
         }
-        if self.options.way == "old":
-            state |= {"loader": self.loader.state_dict(), "ordinal": self.ordinal, "settled": []}
-        else:
-            frontier = min(self.out, default=self.ordinal)
-            cut = max(place for place in self.places if place <= frontier)
-            # What lies below the cut of this checkpoint no later one will go back to.
-            self.places = {place: there for place, there in self.places.items() if place >= cut}
-            self.settled = {ordinal for ordinal in self.settled if ordinal >= cut}
-            state |= {
-                "loader": self.places[cut],
-                "ordinal": cut,
-                "settled": sorted(self.settled | {group.ordinal for group in waiting}),
-            }
         staged = checkpoint.with_suffix(".tmp")
         torch.save(state, staged)
         staged.replace(checkpoint)
@@ -268,6 +272,7 @@ class Training:
             print(f"step {self.step} reward {reward:.3f}", flush=True)
             if self.step % self.options.save_every == 0:
                 self.save()
+        self.save()
 
 
 def options() -> argparse.Namespace:

@@ -371,6 +371,14 @@ def test_a_torn_archive_is_refused_though_its_counts_are_whole(
     assert "cut off or damaged" in err
 
 
+def test_safetensors_of_another_length_are_refused(command: Command, tmp_path: Path) -> None:
+    path = saved_as_safetensors(tmp_path / "it")
+    path.write_bytes(path.read_bytes() + b"more")
+    code, _, err = command(path)
+    assert code == 3
+    assert "its header says other" in err
+
+
 def test_a_distributed_checkpoint_without_metadata_is_refused(
     command: Command, tmp_path: Path
 ) -> None:

@@ -15,7 +15,11 @@ it goes on from its newest checkpoint:
   is not all trained, and which of what comes round again is trained or in the buffer already.
 
 What it does to its prompts it reports through ``pytest_resume_audit.recorder``, in lines that do
-nothing when nobody listens; and it counts in its weights what they were trained on.
+nothing when nobody listens; and it counts in its weights what they were trained on. Run with
+``RESUME_AUDIT_LEDGER=ledgers``, and after some kills ask::
+
+    resume-audit ledger ledgers
+    resume-audit coverage DIRECTORY/step-16.pt
 """
 
 from __future__ import annotations
@@ -160,8 +164,9 @@ class Training:
             group = self.asked.get()
             group.step = self.step
             for generation in range(self.options.group_size):
-                group.actions.append(self.answer(group.digits))
-                recorder.finished(group.row, generation=generation)
+                said = self.answer(group.digits)
+                group.actions.append(said)
+                recorder.finished(group.row, generation=generation, length=len(said))
             self.put_into_buffer(group)
 
     @torch.no_grad()
@@ -272,7 +277,9 @@ class Training:
             print(f"step {self.step} reward {reward:.3f}", flush=True)
             if self.step % self.options.save_every == 0:
                 self.save()
-        self.save()
+        if self.step % self.options.save_every:
+            self.save()
+        recorder.ended()
 
 
 def options() -> argparse.Namespace:

@@ -128,7 +128,7 @@ class NemoRL:
     def use_ray(self, stand_in: Any) -> None:
         """Let the collector and the driver's helpers find ``ray`` in this."""
         for module in (self.grpo, self._module("algorithms.async_utils.trajectory_collector")):
-            module.ray = stand_in
+            vars(module)["ray"] = stand_in
 
 
 @lru_cache(maxsize=4)
@@ -201,7 +201,7 @@ def _stood_in_for() -> Iterator[None]:
         # pydantic refuses typing's own in a configuration there.
         from typing_extensions import TypedDict
 
-        typing.TypedDict = TypedDict  # type: ignore[misc, assignment]
+        typing.TypedDict = TypedDict
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -239,7 +239,7 @@ class _StandInFinder:
 class _StandIn(ModuleType):
     """A module in which every name is a class that can't be used."""
 
-    __path__: typing.ClassVar[list[str]] = []
+    __path__ = []  # noqa: RUF012 - what makes a package of a module
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):

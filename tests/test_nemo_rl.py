@@ -133,7 +133,7 @@ def test_a_loop_that_ended_with_an_error_is_reported():
     class Ends(Before):
         def start(self) -> None:
             super().start()
-            self.collector.actor.errored = True
+            self.collector._actor.errored = True
 
     report = run(Ends, "drain", setup=SIZES)
     assert report.verdict == "error"
@@ -194,7 +194,9 @@ def test_the_files_of_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "setup", [Setup(passes=2), Setup(max_in_flight=6), Setup(capacity=4)], ids=str
+    "setup",
+    [Setup(passes=2), Setup(max_in_flight=6), Setup(capacity=4), Setup(prompts=17)],
+    ids=str,
 )
 def test_sizes_that_it_has_not(setup):
     assert lacks(setup)
@@ -202,6 +204,7 @@ def test_sizes_that_it_has_not(setup):
 
 def test_timelines_of_other_sizes_are_left_out():
     assert lacks(SIZES) is None
+    assert lacks(Setup(prompts=17, drop_last=True)) is None
     named, nightly = timelines("smoke"), timelines("nightly")
     assert {"mid-flight", "uneven", "half-a-group", "dropped"} <= set(named)
     assert not {"end-of-pass", "second-pass", "gap-fill-tail"} & set(named)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,6 +45,10 @@ WEIGHTS = Path("policy", "weights", "counts.pt")
 """Where in a checkpoint the weights are."""
 
 
+SIZES = Setup(drop_last=True)
+"""The sizes to audit it with by default: its loader leaves out an incomplete last batch."""
+
+
 class NemoRLCollector(Collector):
     """A training run of NeMo RL.
 
@@ -67,9 +72,6 @@ class NemoRLCollector(Collector):
         >>> from pytest_resume_audit import run
         >>> print(run(NemoRLCollector, "mid-flight"))  # doctest: +SKIP
     """
-
-    # The loader leaves out an incomplete last batch, and a step is never smaller.
-    structural = True
 
     package: ClassVar[str] = "nemo_rl"
     whole_batches: ClassVar[bool] = False
@@ -244,8 +246,7 @@ class NemoRLCollector(Collector):
 
     def _is_settled(self) -> bool:
         """Whether the collector has asked for all that it may ask for at this version."""
-        of = self.collector.actor
-        return not of._generation_limit_cleared.is_set() or not of.collection_thread.is_alive()
+        return bool(LocalRay.get(self.collector.is_settled.remote()))
 
     def _is_warmed_up(self) -> bool:
         """Whether this step is complete, and the next: the driver waits for both at first."""
@@ -321,14 +322,7 @@ class NemoRLCollector(Collector):
         if self.checkpointer is not None:
             self.checkpointer.shutdown()
         if self.collector is not None:
-            of = self.collector.actor
-            of.running = False
-            for event in (
-                of._manual_pause_cleared,
-                of._refit_pause_cleared,
-                of._generation_limit_cleared,
-            ):
-                event.set()
+            self.collector.end.remote()
 
     def stop(self) -> None:
         """The driver ends a run by killing its actors, once what it saved has its name."""
@@ -358,11 +352,13 @@ def lacks(setup: Setup) -> str | None:
         return "how much is in flight follows from the age of answers alone"
     if setup.capacity is not None:
         return "the size of its buffer follows from the age of answers alone"
+    if setup.prompts % setup.batch_size and not setup.drop_last:
+        return "its loader leaves out an incomplete last batch: Setup(drop_last=True)"
     return None
 
 
 def timelines(name: str) -> list[str]:
-    """The names of the timelines of a matrix whose sizes NeMo RL has.
+    """The names of the timelines of a matrix that NeMo RL has the sizes for, with ``SIZES``.
 
     Args:
         name: of the matrix: ``"smoke"``, ``"nightly"`` or ``"full"``.
@@ -376,7 +372,7 @@ def timelines(name: str) -> list[str]:
 
 def _has_sizes(timeline: NamedTimeline) -> bool:
     changes = timeline.ask().timeline.changes if " with " in timeline.script else ()
-    return lacks(Setup(**{**timeline.sizes, **dict(changes)})) is None
+    return lacks(replace(SIZES, **{**timeline.sizes, **dict(changes)})) is None
 
 
 # -- what the rig sees -----------------------------------------------------------------------------
@@ -440,6 +436,18 @@ def gated_collector(nemo: NemoRL, rig: Rig, *, whole_batches: bool) -> Any:
     """
 
     class GatedCollector(nemo.collector):  # type: ignore[misc, name-defined]
+        def is_settled(self) -> bool:
+            """Whether it waits for the next version of the weights, or has no more data."""
+            waits = not self._generation_limit_cleared.is_set()
+            return waits or not self.collection_thread.is_alive()
+
+        def end(self) -> None:
+            """End its loop, which waits for one of these without a limit."""
+            self.running = False
+            self._manual_pause_cleared.set()
+            self._refit_pause_cleared.set()
+            self._generation_limit_cleared.set()
+
         async def _iter_rollout_groups(
             self, repeated_batch: Any, num_generations: int, *args: Any, **kwargs: Any
         ) -> AsyncIterator[Any]:
@@ -494,10 +502,10 @@ class Handle:
     """
 
     def __init__(self, actor: Any) -> None:
-        self.actor = actor
+        self._actor = actor
 
     def __getattr__(self, name: str) -> _Method:
-        return _Method(getattr(self.actor, name))
+        return _Method(getattr(self._actor, name))
 
 
 class _Method:

@@ -355,6 +355,7 @@ def load_dataloader_state(loader: Any, checkpoint: str, data: dict[str, Any]) ->
 @dataclass
 class SaveState:
     current_step: int = 0
+    current_epoch: int = 0
     consumed_samples: int = 0
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -433,6 +434,15 @@ class ray:
 USE_RAY: list[Any] = []
 
 
+def install_module(name: str, contents: dict[str, Any]) -> Any:
+    """Make a module importable, or put more into it."""
+    module: Any = sys.modules.setdefault(name, ModuleType(name))
+    module.__spec__ = ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    vars(module).update(contents)
+    return module
+
+
 def install(package: str, collector: type[Before], buffer: type = ReplayBufferImpl) -> None:
     """Make the double importable under a name."""
     after = issubclass(collector, After)
@@ -440,6 +450,7 @@ def install(package: str, collector: type[Before], buffer: type = ReplayBufferIm
         "MasterConfig": Config,
         "GRPOConfig": Config,
         "AsyncGRPOConfig": Config,
+        "ClippedPGLossConfig": Config,
         "_get_grpo_save_state": _get_grpo_save_state,
         "_initial_grpo_save_state": SaveState,
         "_save_async_replay_buffer_checkpoint": _save_async_replay_buffer_checkpoint,
@@ -468,10 +479,7 @@ def install(package: str, collector: type[Before], buffer: type = ReplayBufferIm
     }
     for name, contents in modules.items():
         full = f"{package}.{name}".rstrip(".")
-        module = sys.modules[full] = ModuleType(full)
-        module.__spec__ = ModuleSpec(full, None, is_package=True)
-        module.__path__ = []
-        vars(module).update(contents)
+        module = install_module(full, contents)
         if name in ("algorithms.grpo", "algorithms.async_utils.trajectory_collector"):
             module.ray = None
             USE_RAY.append(module)

@@ -67,49 +67,51 @@ class NemoRL:
 
     package: str
 
-    def _module(self, name: str) -> ModuleType:
-        return importlib.import_module(f"{self.package}.{name}")
+    def module(self, name: str) -> ModuleType:
+        """One of its modules, by its name below the package."""
+        with _stood_in_for():
+            return importlib.import_module(f"{self.package}.{name}")
 
     @cached_property
     def grpo(self) -> Any:
         """The module of the driver and its configuration."""
-        return self._module("algorithms.grpo")
+        return self.module("algorithms.grpo")
 
     @cached_property
     def collector(self) -> Any:
         """``AsyncTrajectoryCollector`` without its decorator, which makes a Ray actor of it."""
-        actor = self._module("algorithms.async_utils").AsyncTrajectoryCollector
+        actor = self.module("algorithms.async_utils").AsyncTrajectoryCollector
         return actor.__ray_metadata__.modified_class
 
     @cached_property
     def buffer(self) -> Any:
         """``ReplayBufferImpl``, which is plain."""
-        return self._module("algorithms.async_utils.replay_buffer").ReplayBufferImpl
+        return self.module("algorithms.async_utils.replay_buffer").ReplayBufferImpl
 
     @cached_property
     def checkpoints(self) -> Any:
         """``CheckpointManager``."""
-        return self._module("utils.checkpoint").CheckpointManager
+        return self.module("utils.checkpoint").CheckpointManager
 
     @cached_property
     def collate(self) -> Any:
         """``rl_collate_fn``, by which the loader makes a batch."""
-        return self._module("data.collate_fn").rl_collate_fn
+        return self.module("data.collate_fn").rl_collate_fn
 
     @cached_property
     def load_dataloader_state(self) -> Any:
         """Restores the loader, unless the data set is another one."""
-        return self._module("data.utils").load_dataloader_state
+        return self.module("data.utils").load_dataloader_state
 
     @cached_property
     def group(self) -> Any:
         """``RolloutGroupResult``: what generation yields for a prompt."""
-        return self._module("experience.rollouts").RolloutGroupResult
+        return self.module("experience.rollouts").RolloutGroupResult
 
     @cached_property
     def keys(self) -> Any:
         """The module with the names of what is written into ``rollouts.pt``."""
-        return self._module("experience.interfaces")
+        return self.module("experience.interfaces")
 
     @cached_property
     def has_frontier(self) -> bool:
@@ -127,7 +129,7 @@ class NemoRL:
 
     def use_ray(self, stand_in: Any) -> None:
         """Let the collector and the driver's helpers find ``ray`` in this."""
-        for module in (self.grpo, self._module("algorithms.async_utils.trajectory_collector")):
+        for module in (self.grpo, self.module("algorithms.async_utils.trajectory_collector")):
             vars(module)["ray"] = stand_in
 
 
@@ -146,10 +148,9 @@ def load(package: str = "nemo_rl") -> NemoRL:
         sys.path.insert(0, where)
     if (problem := _problem(package)) is not None:
         raise NemoRLMissing(problem)
-    with _stood_in_for():
-        found = NemoRL(package)
-        for part in ("grpo", "collector", "buffer", "checkpoints", "collate", "group"):
-            getattr(found, part)
+    found = NemoRL(package)
+    for part in ("grpo", "collector", "buffer", "checkpoints", "collate", "group"):
+        getattr(found, part)
     return found
 
 

@@ -1,8 +1,8 @@
 """A small double of NeMo RL's SingleController, beside :mod:`nemo_double`.
 
-Two pumps in one event loop: one sends off what the loader hands out, up to so many steps ahead; the
-other trains a step when all of its groups are there, and saves behind it. It saves the loader's live
-place, as NeMo RL does.
+Two pumps in one event loop: one sends off what the loader hands out, up to so many steps ahead;
+the other trains a step when all of its groups are there, and saves behind it. It saves the
+loader's live place, as NeMo RL does.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class TQReplayBuffer:
         self.meta_list: list[Any] = []
 
     async def commit(self, group: str, record: Any, target: int) -> Any:
-        tokens = [[int(m["token_ids"][0]) for m in c.message_log] for c in record.completions]
+        logs = [completion.message_log for completion in record.completions]
+        tokens = [torch.cat([m["token_ids"] for m in log]) for log in logs]
         names = [f"{group}_{i}" for i in range(len(tokens))]
         self.rows.put_samples(
             sample_ids=names,
             partition_id=self.partition,
-            fields=Fields(input_ids=torch.tensor(tokens)),
+            fields=Fields(input_ids=torch.stack(tokens)),
         )
         meta = SimpleNamespace(sample_ids=names, target=target)
         self.meta_list.append(meta)
@@ -93,6 +94,8 @@ class SingleController:
         self._train_steps = parts.save_state.current_step
         self.epoch = parts.save_state.current_epoch
         self.sent_off = self._train_steps
+        self.pushing: set[asyncio.Task[None]] = set()
+        self.over = False
 
     async def run(self) -> None:
         last = self.parts.last_checkpoint_path
@@ -112,9 +115,11 @@ class SingleController:
                 for row in range(self.lacking(batch)):
                     sample = {name: column[row] for name, column in batch.items()}
                     push = self.parts.rollout_manager.generate_and_push(sample, self.sent_off)
-                    self.rollouts.create_task(push)
+                    self.pushing.add(task := self.rollouts.create_task(push))
+                    task.add_done_callback(self.pushing.discard)
                 self.sent_off += 1
             self.epoch += 1
+        self.over = True
 
     def lacking(self, batch: Batch) -> int:
         there = [meta for meta in self.parts.tq_buffer.meta_list if meta.target == self.sent_off]
@@ -126,6 +131,8 @@ class SingleController:
             await buffer.evict(self._train_steps)
             due = [i for i, meta in enumerate(buffer.meta_list) if meta.target == self._train_steps]
             if len(due) < self.config.grpo.num_prompts_per_step:
+                if self.over and not self.pushing:
+                    return
                 await asyncio.sleep(0.005)
                 continue
             metas = [buffer.meta_list[i] for i in due]

@@ -65,7 +65,6 @@ class SingleControllerCollector(SelfDrivenCollector):
             drop_last=True,
         )
         self.loader = rig.watch(loader, key=lambda batch: batch["idx"])
-        self.answers = _Answers(rig)
         self.rows = _Rows()
 
     def run(self, root: Path, *, resume: Path | None, load_replay_buffer: bool) -> None:
@@ -85,7 +84,7 @@ class SingleControllerCollector(SelfDrivenCollector):
             partition_id=PARTITION,
             dp_client=self.rows,
             gen_handle=_Ignores(),
-            trainer_handle=_Policy(self.rig, self.rows, self.answers),
+            trainer_handle=_Policy(self.rig, self.rows),
             dataloader=self.loader,
             weight_synchronizer=_Ignores(),
             advantage_estimator=None,
@@ -132,13 +131,13 @@ def _gated_manager(collector: SingleControllerCollector, buffer: Any) -> Any:
     """The rollout manager, whose answers are the rig's."""
     rollouts = collector.nemo.module("experience.rollout_manager")
     records = collector.nemo.keys
-    answers = collector.answers
+    rig = collector.rig
 
     class GatedManager(rollouts.RolloutManager):  # type: ignore[misc, name-defined]
         async def run_rollout(self, input_sample: Any) -> Any:
             row = int(input_sample["idx"])
-            size = collector.rig.setup.group_size
-            given = await asyncio.gather(*(answers.ask(row, n) for n in range(size)))
+            prompt, size = rig.prompts[row], rig.setup.group_size
+            given = await asyncio.gather(*(rig.engine.agenerate(prompt, n) for n in range(size)))
             asked = input_sample["message_log"]
             return records.PromptGroupRecord(
                 prompt_idx=row,
@@ -160,7 +159,7 @@ def _gated_manager(collector: SingleControllerCollector, buffer: Any) -> Any:
     return GatedManager(
         tokenizer=None,
         task_to_env={},
-        num_generations_per_prompt=collector.rig.setup.group_size,
+        num_generations_per_prompt=rig.setup.group_size,
         max_seq_len=8,
         policy_generation=_Ignores(),
         tq_buffer=buffer,
@@ -168,19 +167,18 @@ def _gated_manager(collector: SingleControllerCollector, buffer: Any) -> Any:
 
 
 def _said(rollout: Rollout) -> dict[str, Any]:
-    tokens = torch.tensor([rollout.generation])
     return {
         "role": "assistant",
         "content": rollout.text,
-        "token_ids": tokens,
-        "generation_logprobs": torch.zeros(1),
+        "token_ids": torch.tensor([rollout.generation, rollout.ticket]),
+        "generation_logprobs": torch.zeros(2),
     }
 
 
 def _watched_buffer(collector: SingleControllerCollector) -> Any:
     """The replay buffer, which says what is in it, and what it evicts."""
     module = collector.nemo.module("algorithms.async_utils.replay_buffer")
-    rig, answers, rows = collector.rig, collector.answers, collector.rows
+    rig, rows = collector.rig, collector.rows
 
     class WatchedBuffer(module.TQReplayBuffer):  # type: ignore[misc, name-defined]
         async def commit(self, *args: Any, **kwargs: Any) -> Any:
@@ -196,39 +194,25 @@ def _watched_buffer(collector: SingleControllerCollector) -> Any:
         async def remove(self, indices: Any, *args: Any, **kwargs: Any) -> Any:
             evicted = [self.meta_list[i] for i in indices] if kwargs.get("remove_in_dp") else []
             for meta in filter(None, evicted):
-                rollouts = answers.of(rows, meta.sample_ids)
+                rollouts = _rollouts(rig, rows, meta.sample_ids)
                 rig.dropped(rollouts[0].prompt, "its step has passed")
             return await super().remove(indices, *args, **kwargs)
 
         def say_buffered(self, metas: Iterable[Any]) -> None:
             for meta in metas:
-                for rollout in answers.of(rows, meta.sample_ids):
+                for rollout in _rollouts(rig, rows, meta.sample_ids):
                     rig.buffered(rollout)
 
     return WatchedBuffer(rows, PARTITION, pad_value_dict={"token_ids": 0})
 
 
-class _Answers:
-    """The rig's answers, found again by the tokens that stand for them."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-        self._given: dict[tuple[int, int], Rollout] = {}
-
-    async def ask(self, row: int, generation: int) -> Rollout:
-        rollout = await self._rig.engine.agenerate(self._rig.prompts[row], generation)
-        self._given[row, generation] = rollout
-        return rollout
-
-    def of(self, rows: _Rows, samples: Iterable[str]) -> list[Rollout]:
-        """The answers in these rows: the first token is the prompt's row, the next the answer's."""
-        found = []
-        for sample in samples:
-            row, generation = rows.tokens(sample)[:2]
-            known = self._given.get((row, generation))
-            # Restored ones are from another life.
-            found.append(known or Rollout(self._rig.prompts[row], generation, 0))
-        return found
+def _rollouts(rig: Rig, rows: _Rows, samples: Iterable[str]) -> list[Rollout]:
+    """The answers in these rows, which their tokens stand for."""
+    found = []
+    for sample in samples:
+        row, generation, ticket = rows.tokens(sample)[:3]
+        found.append(Rollout(rig.prompts[row], generation, weight_version=0, ticket=ticket))
+    return found
 
 
 # -- what is stood in for --------------------------------------------------------------------------
@@ -261,15 +245,15 @@ class _Rows:
 class _Policy:
     """The policy's steps, and its part of a checkpoint."""
 
-    def __init__(self, rig: Rig, rows: _Rows, answers: _Answers) -> None:
-        self._rig, self._rows, self._answers = rig, rows, answers
+    def __init__(self, rig: Rig, rows: _Rows) -> None:
+        self._rig, self._rows = rig, rows
         self._step: list[Rollout] = []
 
     def begin_train_step(self, loss: Any) -> None:
         self._step = []
 
     def train_microbatches_from_meta(self, meta: Any) -> None:
-        self._step += self._answers.of(self._rows, meta.sample_ids)
+        self._step += _rollouts(self._rig, self._rows, meta.sample_ids)
 
     def finish_train_step(self) -> dict[str, float]:
         self._rig.trainer.train(self._step)

@@ -28,7 +28,7 @@ class Controller(SingleControllerCollector):
 
 SIZES = Setup(prompts=32)
 # The loader is read one hand-out ahead of what may be sent off. ``train`` and ``save`` let a step
-# through each: 0 to 7 are trained then. 8 and 10 are in the buffer, 9 and 11 to 15 are in flight, and
+# through each: 0 to 7 are trained then. 8 and 10 are in the buffer, 9 and 11 to 15 in flight, and
 # 16 to 19 wait to be sent off. Of the hand-out that fills the gap of 8 to 11 two are left over.
 LOST = [9, *range(11, 20), 22, 23]
 MID_FLIGHT = "hand_out; finish all; train; finish every 2; save; crash; restart; drain"

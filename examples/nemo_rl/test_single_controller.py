@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(missing is not None, reason=missing or "")
 BEGINNING = "hand_out; finish all; train; "
 SCRIPTS = {
     "clean": "drain",
-    "nothing-in-flight": "hand_out; finish all; train; finish all; save; crash; restart; drain",
+    "behind-a-step": "hand_out; finish all; train; finish all; save; crash; restart; drain",
     "mid-flight": BEGINNING + "finish every 2; save; crash; restart; drain",
     "mid-flight-no-buffer": BEGINNING + "finish every 2; save; crash; restart no_buffer; drain",
     "two-crashes": BEGINNING + "finish every 2; save; crash; restart; finish oldest 3; finish all; "

@@ -15,7 +15,7 @@ It was run against revision 7ea279ab of https://github.com/NVIDIA-NeMo/RL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -30,6 +30,8 @@ from pytest_resume_audit.fakes.prompts import Rollout
 from pytest_resume_audit.rig import Rig
 
 PARTITION = "train"
+
+_MOST_AWAITS = 8
 
 
 class SingleControllerCollector(SelfDrivenCollector):
@@ -77,7 +79,7 @@ class SingleControllerCollector(SelfDrivenCollector):
             self.rig.trainer.load_state_dict(torch.load(resume / WEIGHTS))
             self.nemo.load_dataloader_state(self.loader, str(resume), config.data)
             self.rig.restored(resume)
-        asyncio.run(self._run(config, state, resume if load_replay_buffer else None))
+        _run(self._run(config, state, resume if load_replay_buffer else None))
 
     async def _run(self, config: Any, state: Any, resume: Path | None) -> None:
         parts = SimpleNamespace(
@@ -106,6 +108,29 @@ class SingleControllerCollector(SelfDrivenCollector):
         """The checkpoint with the highest step."""
         found = load(cls.package).checkpoints(_checkpointing(root)).get_latest_checkpoint_path()
         return None if found is None else Path(found)
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a loop to its end; when its life ends first, what it leaves is closed with it."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(loop.create_task(main))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task.get_coro())
+        loop.close()
+
+
+def _close(coroutine: Any) -> None:
+    # Each await in a ``finally`` keeps it from closing once. Left to the collection of garbage it
+    # would be closed when there is no loop any more, and complain.
+    for _ in range(_MOST_AWAITS):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue
+        return
 
 
 # -- what the rig sees -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ them has been answered: of 8 to 15 those that are odd are in flight.
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import sys
 import typing
 from pathlib import Path
@@ -19,7 +20,7 @@ pytest.importorskip("torchdata", reason="NeMo RL's loader is torchdata's")
 import nemo_double
 
 from pytest_resume_audit import Rig, Rollout, Setup, run
-from pytest_resume_audit.adapters import nemo_rl_checkout
+from pytest_resume_audit.adapters import nemo_rl_checkout, nemo_rl_ray
 from pytest_resume_audit.adapters.nemo_rl import (
     ROLLOUTS,
     Handle,
@@ -29,9 +30,10 @@ from pytest_resume_audit.adapters.nemo_rl import (
     timelines,
     watched_buffer,
 )
-from pytest_resume_audit.adapters.nemo_rl_checkout import NemoRLMissing, load, why_missing
+from pytest_resume_audit.adapters.nemo_rl_checkout import NemoRL, NemoRLMissing, load, why_missing
 from pytest_resume_audit.adapters.nemo_rl_driver import change_in, order_of
 from pytest_resume_audit.control import LifeEnded
+from pytest_resume_audit.fakes.loader import WatchedLoader
 
 
 class Before(NemoRLCollector):
@@ -168,6 +170,12 @@ def test_every_death_of_a_save():
     assert any("rename to step_3" in str(point) for point in report.points)
 
 
+def test_a_watched_loader_can_be_sent_to_another_process():
+    rig = Rig(Setup(prompts=4))
+    watched = pickle.loads(pickle.dumps(WatchedLoader([[0, 1]], len, rig.setup)))
+    assert len(watched) == 1
+
+
 def test_a_life_in_a_process():
     assert run(Before, MID_FLIGHT, setup=SIZES, life="process").skipped == IN_FLIGHT + THROWN_AWAY
 
@@ -260,6 +268,37 @@ def test_a_call_that_raises_raises_where_it_is_made():
 class DeadActor:
     def work(self):
         raise LifeEnded
+
+
+class Called:
+    """An actor of Ray, and its method."""
+
+    def __init__(self, holder):
+        self.holder = holder
+
+    @property
+    def call(self):
+        return self
+
+    def remote(self, name, given):
+        return self.holder.call(name, given)
+
+
+def test_what_an_actor_holds_is_made_and_called_there(monkeypatch):
+    monkeypatch.setattr(nemo_rl_ray, "_packed", pickle.dumps)
+    used = []
+    monkeypatch.setattr(NemoRL, "use_ray", lambda self, ray: used.append(ray))
+    made = pickle.dumps((the_buffer, {"max_size": 3}))
+    held = nemo_rl_ray.RayHandle(Called(nemo_rl_ray._Holder("nemo_double_after", made)))
+    assert held.add.remote({"ordinal": 1}, 0, target=2) == "success"
+    assert held.get_trajectories_needed.remote(2, 4, max_age=1) == 3
+    assert [type(ray).__name__ for ray in used] == ["_Ray"]
+    with pytest.raises(AttributeError):
+        held.__wrapped__  # noqa: B018
+
+
+def the_buffer(nemo):
+    return nemo.buffer
 
 
 # -- the driver ----------------------------------------------------------------------------------

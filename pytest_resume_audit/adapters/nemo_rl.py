@@ -17,8 +17,9 @@ that head into a later main) and 7ea279ab (a later main, which has it not).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +46,63 @@ WEIGHTS = Path("policy", "weights", "counts.pt")
 """Where in a checkpoint the weights are."""
 
 
+# -- what Ray is used for --------------------------------------------------------------------------
+
+
+class Handle:
+    """An object in this process, called as an actor is: ``handle.method.remote(...)``.
+
+    The call is made at once, in the calling thread.
+
+    Args:
+        actor: the object.
+
+    Example:
+        >>> LocalRay.get(Handle([3, 5, 3]).count.remote(3))
+        2
+    """
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(getattr(self._actor, name))
+
+
+class _Method:
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def remote(self, *args: Any, **kwargs: Any) -> Answered:
+        return Answered(self._method(*args, **kwargs))
+
+
+class Answered:
+    """What such a call came to: to be awaited, or handed to :meth:`LocalRay.get`.
+
+    Args:
+        value: what the method returned.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __await__(self) -> Any:
+        yield from ()
+        return self.value
+
+
+class LocalRay:
+    """What NeMo RL's collector and its driver's helpers use of ``ray``."""
+
+    @staticmethod
+    def get(answer: Any) -> Any:
+        """What a call came to."""
+        return answer.value
+
+
+# -- the collector ---------------------------------------------------------------------------------
+
 SIZES = Setup(drop_last=True)
 """The sizes to audit it with by default: its loader leaves out an incomplete last batch."""
 
@@ -67,19 +125,21 @@ class NemoRLCollector(Collector):
         package: the name of NeMo RL's package.
         whole_batches: whether groups are yielded only when a whole batch has ended, as NeMo RL's
             own rollouts do where NeMo-Gym is not used.
+        ray: what stands for ``ray``.
 
     Example:
         >>> from pytest_resume_audit import run
         >>> print(run(NemoRLCollector, "mid-flight"))  # doctest: +SKIP
     """
 
+    ray: ClassVar[Any] = LocalRay
     package: ClassVar[str] = "nemo_rl"
     whole_batches: ClassVar[bool] = False
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
         self.nemo = load(self.package)
-        self.nemo.use_ray(LocalRay)
+        self.nemo.use_ray(self.ray)
         self.config = _config(self.nemo, rig.setup)
         self.step = 0
         self.consumed_samples = 0
@@ -91,7 +151,7 @@ class NemoRLCollector(Collector):
         self.resumed: dict[str, Any] = {}
         torch.manual_seed(rig.setup.seed)
         self.loader = rig.watch(self._make_loader(), key=lambda batch: batch["idx"])
-        self.buffer = Handle(self._make_buffer())
+        self.buffer = self._make_buffer()
 
     # -- its parts -------------------------------------------------------------------------------
 
@@ -111,7 +171,19 @@ class NemoRLCollector(Collector):
         sizes: dict[str, Any] = {"max_size": setup.batch_size * self.max_age * 2}
         if "drop_incomplete_targets_on_restore" in self.nemo.takes(self.nemo.buffer):
             sizes["drop_incomplete_targets_on_restore"] = False
-        return watched_buffer(self.nemo, self.rig)(**sizes)
+        return self.hold(partial(watched_buffer, rig=self.rig), **sizes)
+
+    def hold(self, make: Callable[[NemoRL], Any], **arguments: Any) -> Any:
+        """Make an actor.
+
+        Args:
+            make: makes its class.
+            arguments: what that is made with.
+
+        Returns:
+            A handle to it.
+        """
+        return Handle(make(self.nemo)(**arguments))
 
     @property
     def max_age(self) -> int:
@@ -158,7 +230,7 @@ class NemoRLCollector(Collector):
         # Without such an option it is left out by removing the file: then the buffer is empty.
         if not load_replay_buffer or not path.exists():
             return {}
-        kept = LocalRay.get(self.buffer.load_from_path.remote(str(path), **sizes))
+        kept = self.ray.get(self.buffer.load_from_path.remote(str(path), **sizes))
         return dict(kept)
 
     def _resume_from(self, rollouts: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -190,7 +262,8 @@ class NemoRLCollector(Collector):
 
     def start(self) -> None:
         """Make the collector, tell it the weights' version, and let it collect."""
-        made = gated_collector(self.nemo, self.rig, whole_batches=self.whole_batches)(
+        self.collector = self.hold(
+            partial(gated_collector, rig=self.rig, whole_batches=self.whole_batches),
             policy_generation=None,
             tokenizer=None,
             task_to_env={},
@@ -199,9 +272,8 @@ class NemoRLCollector(Collector):
             start_step=self.step,
             **self.resumed,
         )
-        self.collector = Handle(made)
-        self.collector.set_weight_version.remote(self.step)
-        self.collector.start_collection.remote(self.loader)
+        self.ray.get(self.collector.set_weight_version.remote(self.step))
+        self.ray.get(self.collector.start_collection.remote(self.loader))
 
     # -- as the driver trains --------------------------------------------------------------------
 
@@ -215,7 +287,7 @@ class NemoRLCollector(Collector):
         been. So this also returns False while the script keeps the collector from the loader. A
         version that went by unseen would leave a step that nobody generates for.
         """
-        get, buffer, collector = LocalRay.get, self.buffer, self.collector
+        get, buffer, collector = self.ray.get, self.buffer, self.collector
         get(collector.check_health.remote())
         self._check_collection()
         if self.step >= self.max_steps or not self._is_settled() or not self._is_warmed_up():
@@ -239,20 +311,20 @@ class NemoRLCollector(Collector):
         self.rig.trainer.train(rollouts)
         get(collector.prepare_for_refit.remote())
         self.step += 1
-        collector.set_weight_version.remote(self.step)
-        collector.resume_after_refit.remote()
+        get(collector.set_weight_version.remote(self.step))
+        get(collector.resume_after_refit.remote())
         self.consumed_samples += self.rig.setup.batch_size
         return True
 
     def _is_settled(self) -> bool:
         """Whether the collector has asked for all that it may ask for at this version."""
-        return bool(LocalRay.get(self.collector.is_settled.remote()))
+        return bool(self.ray.get(self.collector.is_settled.remote()))
 
     def _is_warmed_up(self) -> bool:
         """Whether this step is complete, and the next: the driver waits for both at first."""
         steps = [self.step, self.step + 1] if self.step + 1 < self.max_steps else [self.step]
         self.warmed_up = self.warmed_up or all(
-            LocalRay.get(
+            self.ray.get(
                 self.buffer.has_complete_batch.remote(step, self.rig.setup.batch_size, self.max_age)
             )
             for step in steps
@@ -261,7 +333,7 @@ class NemoRLCollector(Collector):
 
     def _check_collection(self) -> None:
         """Raise what has ended the collector's loop, which only notes that it ended."""
-        if LocalRay.get(self.collector.get_status.remote()).get("errored"):
+        if self.ray.get(self.collector.get_status.remote()).get("errored"):
             raise RuntimeError("the trajectory collector stopped with an error; see its output")
 
     # -- as the driver saves ---------------------------------------------------------------------
@@ -272,7 +344,7 @@ class NemoRLCollector(Collector):
         The driver waits for that before its next save, and when it ends; here it is waited for at
         once, since a save that has returned is published.
         """
-        get, grpo = LocalRay.get, self.nemo.grpo
+        get, grpo = self.ray.get, self.nemo.grpo
         if self.checkpointer is None or Path(self.checkpointer.checkpoint_dir) != root:
             self._make_checkpointer(root)
         self.checkpointer.finalize_pending()
@@ -307,7 +379,7 @@ class NemoRLCollector(Collector):
     def downgrade(self, checkpoint: Path) -> None:
         """Rewrite it as before the frontier: the loader's live place, and groups unnumbered."""
         keys = self.nemo.keys
-        live = LocalRay.get(self.collector.get_dataloader_state.remote())
+        live = self.ray.get(self.collector.get_dataloader_state.remote())
         torch.save(live, checkpoint / "train_dataloader.pt")
         torch.save({keys.NEXT_NEMO_GYM_TASK_INDEX_KEY: 0}, checkpoint / "rollouts.pt")
         buffered = torch.load(checkpoint / "replay_buffer.pt", weights_only=False)
@@ -483,61 +555,6 @@ async def _answers(
         for position in sorted(left):
             rig.dropped(prompts[position], "a generation of its batch failed")
         raise
-
-
-# -- what Ray is used for --------------------------------------------------------------------------
-
-
-class Handle:
-    """An object in this process, called as an actor is: ``handle.method.remote(...)``.
-
-    The call is made at once, in the calling thread.
-
-    Args:
-        actor: the object.
-
-    Example:
-        >>> LocalRay.get(Handle([3, 5, 3]).count.remote(3))
-        2
-    """
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def __getattr__(self, name: str) -> _Method:
-        return _Method(getattr(self._actor, name))
-
-
-class _Method:
-    def __init__(self, method: Any) -> None:
-        self._method = method
-
-    def remote(self, *args: Any, **kwargs: Any) -> Answered:
-        return Answered(self._method(*args, **kwargs))
-
-
-class Answered:
-    """What such a call came to: to be awaited, or handed to :meth:`LocalRay.get`.
-
-    Args:
-        value: what the method returned.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __await__(self) -> Any:
-        yield from ()
-        return self.value
-
-
-class LocalRay:
-    """What NeMo RL's collector and its driver's helpers use of ``ray``."""
-
-    @staticmethod
-    def get(answer: Any) -> Any:
-        """What a call came to."""
-        return answer.value
 
 
 # -- configuration and data ------------------------------------------------------------------------

@@ -54,6 +54,23 @@ SCRIPTS = {
     "hand_out; finish all; train; hand_out; save; crash; restart; hand_out; drain",
 }
 
+# A save behind every answer of the two hand-outs that are out, the oldest or the newest first.
+OUT = 8
+RESUMES = {
+    "": "save; crash; restart; hand_out; drain",
+    "-nobuf": "save; crash; restart no_buffer; hand_out; drain",
+    "-twice": "save; crash; restart; hand_out; finish all; train; hand_out; finish newest 3; save; "
+    "crash; restart; hand_out; drain",
+}
+EVERY_ANSWER = {
+    f"{first}-{answers}{name}": "hand_out; finish all; train; hand_out; train; hand_out; "
+    + (f"finish {first} {answers}; " if answers else "")
+    + resume
+    for first in ("oldest", "newest")
+    for answers in range(OUT + 1)
+    for name, resume in RESUMES.items()
+}
+
 
 def test_the_driver_is_one_that_is_known() -> None:
     """What the adapter says again of the driver is what the driver does."""
@@ -95,6 +112,12 @@ def test_whole_batches(resume_audit: ResumeAudit) -> None:
 )
 def test_more_failures_are_tolerated(resume_audit: ResumeAudit) -> None:
     """A batch that failed is not asked for again, however many may fail."""
+    resume_audit()
+
+
+@pytest.mark.resume_audit(NemoRLCollector, timelines=EVERY_ANSWER, setup=Setup(prompts=48))
+def test_every_answer(resume_audit: ResumeAudit) -> None:
+    """Saved behind a step, as NeMo RL saves, and behind each answer that comes then."""
     resume_audit()
 
 

@@ -67,7 +67,7 @@ EVERY_ANSWER = {
     + (f"finish {first} {answers}; " if answers else "")
     + resume
     for first in ("oldest", "newest")
-    for answers in range(OUT + 1)
+    for answers in range(OUT)
     for name, resume in RESUMES.items()
 }
 

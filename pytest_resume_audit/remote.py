@@ -539,6 +539,8 @@ class RemoteWatchedLoader(Generic[Batch]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # it is being unpickled
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def state_dict(self) -> Any:

@@ -110,6 +110,8 @@ class SelfDrivenPlay(Play):
         if self.life.killed:
             return save
         if not control.standing_at("saved"):
+            if self._stands_at_loader():
+                self.in_the_way.add("a save")
             raise Hangs(self._stands("a save does not come to its end"))
         assert control.checkpoint is not None
         save.checkpoint, save.published = self._name_of(control.checkpoint), True

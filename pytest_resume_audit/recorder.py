@@ -1,4 +1,4 @@
-"""What a training script reports of its prompts: to an audit that runs it, or to nobody.
+"""What a training script reports of its prompts: to an audit, to a ledger, or to nobody.
 
 Put the calls where the script does what they are named for. Where nobody listens each does nothing,
 in well under a microsecond, so that they can stay there for good::
@@ -15,10 +15,14 @@ in well under a microsecond, so that they can stay there for good::
 
 A row is a prompt's index in the data set. A :class:`Command` is audited by what its script reports
 here; only ``trained``, ``saving``, ``saved`` and ``restored`` are needed, the others say why.
+
+With ``RESUME_AUDIT_LEDGER=directory`` in the environment, or by :func:`ledger`, all of it is also
+written down, for ``resume-audit ledger`` to read.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -27,11 +31,15 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pytest_resume_audit.lives.reporter import Reporter
+    from pytest_resume_audit.real_runs.ledger import Ledger
 
 Loader = TypeVar("Loader")
 
 AUDIT = "RESUME_AUDIT_LIFE"
 """The environment variable by which an audit is found: address and key of the life's server."""
+
+LEDGER = "RESUME_AUDIT_LEDGER"
+"""The environment variable that says in which directory ledgers are written."""
 
 
 class Listener(Protocol):
@@ -40,16 +48,18 @@ class Listener(Protocol):
     def note(
         self,
         kind: str,
-        rows: Iterable[int],
+        rows: Sequence[int],
         generations: Sequence[int] | None = None,
         number: int | None = None,
         text: str = "",
+        length: int | None = None,
     ) -> None:
         """Take note of what happened to prompts, or to a checkpoint."""
 
 
 _listeners: list[Listener] = []
 _audit: Reporter | None = None
+_ledger: Ledger | None = None
 
 
 def handed_out(rows: Iterable[int]) -> None:
@@ -58,31 +68,33 @@ def handed_out(rows: Iterable[int]) -> None:
     Args:
         rows: of its prompts, in order.
     """
-    for listener in _listeners:
-        listener.note("handed_out", rows)
+    if _listeners:
+        _tell("handed_out", rows)
 
 
-def finished(row: int, *, generation: int = 0) -> None:
+def finished(row: int, *, generation: int = 0, length: int | None = None) -> None:
     """A generation of a prompt has ended, with an answer.
 
     Args:
         row: of the prompt.
         generation: its place in the group.
+        length: of the answer, in tokens; by it a ledger shows whether it is the long ones that a
+            run loses.
     """
-    for listener in _listeners:
-        listener.note("finished", (row,), (generation,))
+    if _listeners:
+        _tell("finished", (row,), (generation,), length=length)
 
 
 def failed(row: int, *, generation: int = 0) -> None:
     """A generation of a prompt has ended without an answer."""
-    for listener in _listeners:
-        listener.note("failed", (row,), (generation,))
+    if _listeners:
+        _tell("failed", (row,), (generation,))
 
 
 def buffered(row: int, *, generation: int = 0) -> None:
     """An answer is in the replay buffer now; after a restart as well."""
-    for listener in _listeners:
-        listener.note("buffered", (row,), (generation,))
+    if _listeners:
+        _tell("buffered", (row,), (generation,))
 
 
 def dropped(row: int, reason: str) -> None:
@@ -92,8 +104,8 @@ def dropped(row: int, reason: str) -> None:
         row: of the prompt.
         reason: why; a drop without one is a loss.
     """
-    for listener in _listeners:
-        listener.note("dropped", (row,), text=reason)
+    if _listeners:
+        _tell("dropped", (row,), text=reason)
 
 
 def trained(
@@ -109,8 +121,8 @@ def trained(
         step: its number. Where several ranks train, each reports its share under the same one.
         generations: the place of each answer in its group, where a batch has parts of groups.
     """
-    for listener in _listeners:
-        listener.note("trained", rows, generations, step)
+    if _listeners:
+        _tell("trained", rows, generations, step)
 
 
 def saving(checkpoint: str | os.PathLike[str]) -> None:
@@ -119,20 +131,75 @@ def saving(checkpoint: str | os.PathLike[str]) -> None:
     Args:
         checkpoint: what it will be found by, below the directory for checkpoints.
     """
-    for listener in _listeners:
-        listener.note("saving", (), text=os.fspath(checkpoint))
+    if _listeners:
+        _tell("saving", text=os.fspath(checkpoint))
 
 
 def saved(checkpoint: str | os.PathLike[str]) -> None:
     """A checkpoint is complete, under this name. In an audit it is a gate."""
-    for listener in _listeners:
-        listener.note("saved", (), text=os.fspath(checkpoint))
+    if _listeners:
+        _tell("saved", text=os.fspath(checkpoint))
 
 
 def restored(checkpoint: str | os.PathLike[str]) -> None:
     """A checkpoint has been loaded, the weights too, and nothing was handed out yet."""
+    if _listeners:
+        _tell("restored", text=os.fspath(checkpoint))
+
+
+def ended() -> None:
+    """The training is over: what is still out now is trained by nobody.
+
+    Without it a ledger can't tell a run that has come to its end from one that goes on tomorrow.
+    """
+    if _listeners:
+        _tell("ended")
+
+
+def _tell(
+    kind: str,
+    rows: Iterable[int] = (),
+    generations: Iterable[int] | None = None,
+    number: int | None = None,
+    text: str = "",
+    length: int | None = None,
+) -> None:
+    """Tell all listeners, in plain numbers: a row may be a number of torch or numpy."""
+    index = operator.index
+    rows = [index(row) for row in rows]
+    if generations is not None:
+        generations = [index(generation) for generation in generations]
+    if number is not None:
+        number = index(number)
+    if length is not None:
+        length = index(length)
     for listener in _listeners:
-        listener.note("restored", (), text=os.fspath(checkpoint))
+        listener.note(kind, rows, generations, number, text, length)
+
+
+# --- the ledger -----------------------------------------------------------------------------------
+
+
+def ledger(directory: str | os.PathLike[str], *, run: str = "") -> None:
+    """Write all that is reported from now on into a ledger, for ``resume-audit ledger``.
+
+    One file a process, made with its first event; forked children get one of their own. It costs
+    some microseconds an event, is whole up to the last line when the process is killed, and
+    stops the training for nothing: what can't be written is lost with a warning. It takes the
+    place of the ledger that ``RESUME_AUDIT_LEDGER`` has switched on.
+
+    Args:
+        directory: for the ledgers of all lives of a run; it is made if it is not there.
+        run: a name for the run, the same in all its lives, where several runs share a directory;
+            by default what ``RESUME_AUDIT_RUN`` says.
+    """
+    global _ledger
+    from pytest_resume_audit.real_runs.ledger import Ledger
+
+    if _ledger is not None:
+        _listeners.remove(_ledger)
+    _ledger = Ledger(directory, run)
+    _listeners.append(_ledger)
 
 
 # --- in an audit only -----------------------------------------------------------------------------
@@ -204,3 +271,5 @@ def _find_audit() -> None:
 
 
 _find_audit()
+if os.environ.get(LEDGER):
+    ledger(os.environ[LEDGER])

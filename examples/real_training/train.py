@@ -14,8 +14,10 @@ it goes on from its newest checkpoint:
 - ``--way new`` remembers the loader's place before every batch, saves that of the oldest batch that
   is not all trained, and which of what comes round again is trained or in the buffer already.
 
-What it does to its prompts it reports through ``pytest_resume_audit.recorder``: eight lines, which
-do nothing when nobody listens.
+What it does to its prompts it reports through ``pytest_resume_audit.recorder``: nine lines, which
+do nothing when nobody listens. Run with ``RESUME_AUDIT_LEDGER=ledgers``, and after some kills ask::
+
+    resume-audit ledger ledgers
 """
 
 from __future__ import annotations
@@ -157,8 +159,9 @@ class Training:
             group = self.asked.get()
             group.step = self.step
             for generation in range(self.options.group_size):
-                group.actions.append(self.answer(group.digits))
-                recorder.finished(group.row, generation=generation)
+                said = self.answer(group.digits)
+                group.actions.append(said)
+                recorder.finished(group.row, generation=generation, length=len(said))
             self.put_into_buffer(group)
 
     @torch.no_grad()
@@ -268,6 +271,7 @@ class Training:
             print(f"step {self.step} reward {reward:.3f}", flush=True)
             if self.step % self.options.save_every == 0:
                 self.save()
+        recorder.ended()
 
 
 def options() -> argparse.Namespace:

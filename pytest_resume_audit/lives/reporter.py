@@ -34,17 +34,15 @@ class Reporter:
     def note(
         self,
         kind: str,
-        rows: Iterable[int],
+        rows: Sequence[int],
         generations: Sequence[int] | None = None,
         number: int | None = None,
         text: str = "",
+        length: int | None = None,
     ) -> None:
         """Report what happened to prompts, or to a checkpoint; some reports wait at a gate."""
-        numbers = [operator.index(row) for row in rows]
         if kind == "trained":
-            places = self._call(
-                "trained", numbers, generations, number, self._counts(), os.getpid()
-            )
+            places = self._call("trained", rows, generations, number, self._counts(), os.getpid())
             if self._model is not None:
                 counts = counts_in(self._model)
                 for place in places:
@@ -59,7 +57,7 @@ class Reporter:
         elif kind == "restored":
             self._call("restored", text, self._counts())
         else:
-            self._call("note", kind, numbers, generations, text)
+            self._call("note", kind, rows, generations, text)
 
     def _call(self, what: str, *words: Any) -> Any:
         return self._line.call("report", what, *words)

@@ -179,6 +179,151 @@ def _progress(size: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.advance(task, done)
 
 
+_LEDGER_EXAMPLES = f"""\b
+Examples:
+  resume-audit ledger ledgers/
+  resume-audit ledger ledgers/*.jsonl --complete --json
+  resume-audit ledger rollouts/*.parquet --key prompt_id --step step --prompts 17000
+  resume-audit ledger train.csv --key uid --step step --pass epoch --keys prompts.csv
+
+{EXIT_CODES}"""
+
+
+@cli.command(epilog=_LEDGER_EXAMPLES)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--run", "run_name", metavar="NAME", help="Of several runs in a directory, this one.")
+@click.option("--complete", is_flag=True, help="The run has ended: what is still out is lost.")
+@click.option(
+    "--prompts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="So many prompts were to be trained by now, in each pass; of a ledger, rows 0 to N - 1.",
+)
+@click.option(
+    "--restarts",
+    metavar="STEPS",
+    help="The step that each restart has gone on from, such as 100,250; 0 for afresh, none where "
+    "there was no restart. By default what the files say.",
+)
+@click.option("--key", metavar="COLUMN", help="Of other logs than ledgers: the prompt.")
+@click.option("--step", metavar="COLUMN", help="Of other logs: the step that has trained it.")
+@click.option("--pass", "epoch", metavar="COLUMN", help="Of other logs: the pass over the data.")
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Of other logs: a table of the prompts that were to be trained by now.",
+)
+@click.option("--memory", default="4GB", show_default=True, help="What is more goes to TMPDIR.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON value.")
+def ledger(
+    files: tuple[Path, ...],
+    run_name: str | None,
+    complete: bool,
+    prompts: int | None,
+    restarts: str | None,
+    key: str | None,
+    step: str | None,
+    epoch: str | None,
+    keys: Path | None,
+    memory: str,
+    as_json: bool,
+) -> int:
+    """Tell what a run has done with its prompts, and why some were lost or trained twice.
+
+    FILES are the ledgers of all lives of one run, or directories of them, as they are written with
+    RESUME_AUDIT_LEDGER. Or they are logs that you have anyway: JSON lines, Parquet or CSV, in the
+    order in which they were written, with a column for the prompt (--key) and one for the step
+    (--step).
+    """
+    import json
+
+    from pytest_resume_audit.real_runs import ledger_text, logs, query, sources
+
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise UsageProblem(
+            "resume-audit ledger needs duckdb: pip install 'pytest-resume-audit[duckdb]'"
+        ) from None
+    from pytest_resume_audit.real_runs.database import database
+
+    steps = _steps(restarts)
+    try:
+        found = sources.find(files, run_name)
+        for option, value in (("--key", key), ("--step", step)):
+            if found.logs and value is None:
+                raise UsageProblem(f"{found.logs[0]} is no ledger: name its columns, {option}=...")
+        if not found.logs and (given := [o for o in (key, step, epoch, keys) if o is not None]):
+            raise UsageProblem(
+                f"{given[0]}: --key, --step, --pass and --keys are for other logs than ledgers"
+            )
+        with _bar() as progress, database(memory, progress) as at:
+            if found.logs:
+                assert key is not None
+                assert step is not None
+                report = logs.judge(
+                    at,
+                    found,
+                    key=key,
+                    step=step,
+                    epoch=epoch,
+                    restarts=steps,
+                    prompts=prompts,
+                    keys=keys,
+                )
+            else:
+                report = query.judge(at, found, restarts=steps, prompts=prompts, complete=complete)
+    except sources.UnreadableSource as error:
+        raise UsageProblem(str(error)) from None
+    except OSError as error:
+        raise UsageProblem(f"{error.filename}: {error.strerror}") from None
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        raise Undetermined(
+            f"{_one_line(error)}: give it more --memory, or room in TMPDIR"
+        ) from None
+    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+        raise UsageProblem(f"it can't be read: {_one_line(error)}") from None
+    if as_json:
+        click.echo(json.dumps(report.to_json(), default=str))
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(ledger_text.as_text(report))
+    return {"lossless": LOSSLESS, "lossy": LOSSY, "undetermined": UNDETERMINED}[report.verdict]
+
+
+def _steps(restarts: str | None) -> list[int] | None:
+    if restarts is None:
+        return None
+    if restarts == "none":
+        return []
+    try:
+        return [int(word) for word in restarts.split(",")]
+    except ValueError:
+        raise UsageProblem(
+            f"--restarts {restarts}: steps and commas, such as 100,250, or none"
+        ) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, float], None]]:
+    """A bar on a terminal; its function takes what is done, and how much of it."""
+    if not sys.stderr.isatty():
+        yield lambda what, part: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, part: bar.update(task, description=what, completed=part)
+
+
 def run(arguments: list[str]) -> int:
     """Run the command line.
 

@@ -201,8 +201,8 @@ def is_running(pid: int) -> bool:
     return state not in "ZX"
 
 
-def wait_until(condition) -> None:
-    end = time.monotonic() + 10
+def wait_until(condition, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.01)

@@ -125,9 +125,11 @@ class Line:
         signal.acquire()
         answer = _Answer(signal.release)
         line = self.here()
-        line._ask(answer, part, method, args, kwargs)
         try:
+            line._ask(answer, part, method, args, kwargs)
             signal.acquire()
+        except LifeEnded:
+            raise
         except BaseException:
             # A signal's handler raises: nobody will hear the answer, nor is anything to be done.
             line.tell("withdraws", threading.get_native_id())

@@ -298,7 +298,7 @@ class _Query:
                         "ledger says that it was complete"
                     )
             else:
-                self._believe_it_is_afresh(life)
+                self._believe_it_is_afresh(life, before)
 
     def _find_steps(self) -> None:
         """The step of each save: the last that its process, or else any, has trained by then."""
@@ -325,12 +325,12 @@ class _Query:
             )
         return found[-1]
 
-    def _believe_it_is_afresh(self, life: Life) -> None:
+    def _believe_it_is_afresh(self, life: Life, saves: list[Save]) -> None:
         """A life that says nothing of a checkpoint: only its steps tell whether it had one."""
         question = "SELECT min(step) FROM line WHERE event = 'trained' AND t >= ? AND t < ?"
         first = self.db.value(question, self.lives[0].start, self.lives[0].stop)
         step = self.db.value(question, life.start, life.stop)
-        if step is None or first is None or step > first:
+        if saves and (step is None or first is None or step > first):
             begins = "" if step is None else f", and its first step is {step}"
             raise Unknowable(
                 f"life {life.number} doesn't say what it has gone on from{begins}: report "
@@ -399,21 +399,23 @@ class _Query:
             "SELECT count(*) > count(DISTINCT (s.life, l.step)) FROM line l JOIN segment s "
             "ON s.file = l.file AND l.t >= s.start AND l.t < s.stop WHERE l.event = 'trained'"
         )
-        once = (
-            "(SELECT DISTINCT row, generation, life, step, if(step IS NULL, t, NULL), "
-            "if(step IS NULL, file, NULL) FROM trained WHERE kept)"
-            if several or parts
-            else "(SELECT row, NULL AS generation FROM trained WHERE kept)"
-        )
+        # An answer that is named comes as often as it says; rows without are a group, in a step.
+        once = "SELECT row, generation FROM trained WHERE kept"
+        if several:
+            once = (
+                f"{once} AND generation IS NOT NULL UNION ALL SELECT row, generation FROM "
+                "(SELECT DISTINCT row, generation, life, step, if(step IS NULL, t, NULL), "
+                "if(step IS NULL, file, NULL) FROM trained WHERE kept AND generation IS NULL)"
+            )
         # Some of a group is not the group; a row without a place stands for all of it.
         least = "max(n)" if wholes or parts is None else f"if(count(*) = {parts}, min(n), 0)"
         self.db.rows(
             f"CREATE TABLE weight AS SELECT row, max(n) AS most, {least} AS least FROM "
-            f"(SELECT row, generation, count(*) AS n FROM {once} GROUP BY row, generation) "
+            f"(SELECT row, generation, count(*) AS n FROM ({once}) GROUP BY row, generation) "
             "GROUP BY row"
             if parts
             else "CREATE TABLE weight AS SELECT row, count(*) AS most, count(*) AS least "
-            f"FROM {once} GROUP BY row"
+            f"FROM ({once}) GROUP BY row"
         )
         for life in self.lives[1:]:
             self._describe_restart(life)
@@ -504,7 +506,7 @@ class _Query:
             if before is not None:
                 assert before.until is not None
                 place = self._handed_out(before.life.number, stream, before.until.time)
-                at = self._find_place(before.life.number, life, stream, place)
+                at = self._find_place(before.life.number, life, stream, place, start)
                 if at is None:
                     self.whole = False
                     self.report.doubts.append(
@@ -535,17 +537,28 @@ class _Query:
         )
         return many
 
-    def _find_place(self, before: int, life: int, stream: int, place: int) -> int | None:
-        """How many prompts of the life before come before the first one of this life."""
+    def _find_place(
+        self, before: int, life: int, stream: int, place: int, start: int
+    ) -> int | None:
+        """How many prompts of the life before come before the first one of this life.
+
+        Fewer than none, if it goes back to what an earlier one has handed out.
+        """
         flat = (
             "SELECT unnest(rows) AS row, k + generate_subscripts(rows, 1) - 1 AS k FROM batch "
             f"WHERE stream = {stream} AND life = "
         )
         head = f"(SELECT * FROM ({flat}{life} AND k < {_HEAD}) WHERE k < {_HEAD})"
+        parts = [part for part in self.parts if part.stream == stream]
+        body = " UNION ALL ".join(
+            f"SELECT row, k + {part.start - start} AS k FROM ({flat}{part.life}) WHERE k < "
+            + str(min((later.start for later in parts[i + 1 :]), default=_FOREVER) - part.start)
+            for i, part in enumerate(parts)
+        )
         matches: list[int] = [
             at
             for (at,) in self.db.rows(
-                f"WITH head AS MATERIALIZED {head}, body AS MATERIALIZED ({flat}{before}), "
+                f"WITH head AS MATERIALIZED {head}, body AS MATERIALIZED ({body}), "
                 "start AS (SELECT k FROM body WHERE row = (SELECT row FROM head WHERE k = 0)) "
                 "SELECT s.k FROM start s JOIN head h ON true "
                 "JOIN body b ON b.k = s.k + h.k GROUP BY s.k HAVING bool_and(b.row = h.row) "
@@ -553,29 +566,39 @@ class _Query:
             )
         ]
         back = [at for at in matches if at <= place]
-        if back and (back[-1] == place or not self._begins_a_pass(life, stream, place - back[-1])):
+        if back and (back[-1] == place or self._goes_back(before, life, stream, back[-1], place)):
             return back[-1]
         known = self.db.value(
             f"SELECT sum(len(rows)) FROM batch WHERE stream = {stream} AND life = {before}"
         )
         return place if known == place else min((at for at in matches if at > place), default=None)
 
-    def _begins_a_pass(self, life: int, stream: int, back: int) -> bool:
-        """Whether a life that begins with what was handed out before begins the next pass so.
+    def _goes_back(self, before: int, life: int, stream: int, at: int, place: int) -> bool:
+        """Whether a life that begins like a part of the one before goes back to that.
 
-        A whole pass back, in the same order, is the next pass, if it begins with trained prompts.
+        A whole pass back it may as well be the next pass, in the same order.
         """
-        untrained = self.db.value(
-            f"SELECT count(*) FROM (SELECT unnest(rows) AS row FROM batch WHERE stream = {stream} "
-            f"AND life = {life} AND k = 0) h WHERE row NOT IN "
-            f"(SELECT row FROM trained WHERE kept AND life < {life})"
-        )
-        if untrained:
-            return False
-        different: int = self.db.value(
+        different = self.db.value(
             "SELECT count(DISTINCT row) FROM (SELECT unnest(rows) AS row FROM batch)"
         )
-        return back >= different
+        if place - at < different:
+            return True
+        by_then = f"SELECT row FROM trained WHERE kept AND life <= {before}"
+        first, any_at_all = self.db.row(
+            "SELECT (SELECT count(*) FROM (SELECT unnest(rows) AS row FROM batch "
+            f"WHERE stream = {stream} AND life = {life} AND k = 0) WHERE row NOT IN ({by_then})), "
+            "(SELECT count(*) FROM (SELECT unnest(rows) AS row, "
+            f"k + generate_subscripts(rows, 1) - 1 AS k FROM batch WHERE stream = {stream} "
+            f"AND life = {before}) WHERE k < {place} AND row NOT IN ({by_then}))"
+        )
+        if not first and any_at_all:
+            self.whole = False
+            self.report.doubts.append(
+                f"life {life} begins with the first prompts of a pass, and by then {any_at_all:,} "
+                "of that pass were not trained: whether it begins the next pass, or this one "
+                "again, can't be known"
+            )
+        return bool(first)
 
     # -- which are missing, and which too many -----------------------------------------------------
 

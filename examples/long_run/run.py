@@ -44,13 +44,16 @@ def one_run(options: argparse.Namespace, way: str, seed: int) -> None:
     dice = random.Random(seed)
     lives = []
     began = time.monotonic()
-    with open(out / "log.txt", "w", encoding="utf-8") as log:
+    with (
+        open(out / "log.txt", "w", encoding="utf-8") as log,
+        open(out / "errors.txt", "w", encoding="utf-8") as errors,
+    ):
         for life in range(options.kills + 1):
             last = life == options.kills
             # Steps that this life may take: what is left of the run, over the lives that are left.
             most = None if last else dice.randint(1, 2 * steps // (options.kills + 1))
             process = subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
+                words, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
             )
             assert process.stdout is not None
             taken = 0
@@ -66,6 +69,8 @@ def one_run(options: argparse.Namespace, way: str, seed: int) -> None:
             lives.append({"steps": taken, "status": process.wait()})
             if process.returncode == 0:
                 break
+            if process.returncode != -signal.SIGKILL:
+                raise RuntimeError(f"a life died by itself: see {out / 'errors.txt'}")
     summary = {"way": way, "seed": seed, "seconds": time.monotonic() - began, "lives": lives}
     (out / "summary.json").write_text(json.dumps(summary, indent=1))
     print(f"{way}, seed {seed}: {len(lives)} lives, {summary['seconds']:.0f} s", flush=True)

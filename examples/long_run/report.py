@@ -244,7 +244,7 @@ def plot_rewards(runs: list[Run], path: Path) -> None:
         curves = [smoothed(run.rewards) for run in runs if run.way == way]
         many = min(len(curve) for curve in curves)
         steps = range(1, many + 1)
-        columns = list(zip(*(curve[:many] for curve in curves), strict=True))
+        columns = list(zip(*[curve[:many] for curve in curves], strict=True))
         axes.plot(steps, [statistics.mean(c) for c in columns], color=colour, label=f"{way} way")
         axes.fill_between(
             steps, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2

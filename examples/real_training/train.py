@@ -56,7 +56,7 @@ class Sums(Dataset[dict[str, Any]]):
 
     def __init__(self, rows: int, longest: int) -> None:
         dice = random.Random(0)
-        self.prompts = []
+        self.prompts: list[dict[str, Any]] = []
         for row in range(rows):
             length = min(longest, 2 + int(dice.paretovariate(1.2)))
             digits = [dice.randrange(DIGITS) for _ in range(length)]

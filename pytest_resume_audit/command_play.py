@@ -37,6 +37,16 @@ class CommandPlay(SelfDrivenPlay):
         if isinstance(step, Finish | Fail) and not reported.holds_answers:
             raise Raised(NotHeld(f"{step.text}: {_ANSWERS}"))
 
+    _chosen_by = "the command says that it has saved, or restored,"
+    _how_to_write = "restored() takes what saved() was given"
+
+    def _own_name(self, name: str) -> str:
+        """The same; or that of the one it is a file of."""
+        own = super()._own_name(name)
+        known = {save.checkpoint for save in self.history.saves}
+        parents = (parent.as_posix() for parent in Path(own).parents)
+        return own if own in known else next((p for p in parents if p in known), own)
+
     def _choose(self, restart: Restart) -> Path | None:
         self.life.loads_buffer = restart.buffer
         return super()._choose(restart)

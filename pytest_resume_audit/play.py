@@ -22,7 +22,7 @@ from pytest_resume_audit.lives.kinds import LifeKind
 from pytest_resume_audit.lives.local import Call, InlineLife, ThreadedLife, let_go, place_of
 from pytest_resume_audit.lives.nursery import NurseryError
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.lives.process import ProcessLife
+from pytest_resume_audit.lives.process import LifeDied, ProcessLife
 from pytest_resume_audit.lives.snapshot import snapshot
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rest import NotAtRest
@@ -169,6 +169,8 @@ class Play:
             hang = over.why
         except WouldBlock:
             raise self._needs_threads() from None
+        except LifeDied as died:
+            error = died
         except NotAtRest:
             hang = self._stands(f"no rest within {self.deadline:g} s")
         finally:
@@ -358,8 +360,17 @@ class Play:
             self.control.numbers.settle(ordinal)
         self._note("restored", save.number)
 
+    _chosen_by = "latest chose"
+    """What a name of a checkpoint comes from, in errors."""
+
+    _how_to_write = (
+        "what the collector saves by itself has to go through save(), or it is a "
+        "SelfDrivenCollector"
+    )
+    """What to do about one that no save has written."""
+
     def _save_named(self, name: str) -> SaveRecord:
-        saves = [save for save in self.history.saves if save.checkpoint == name]
+        saves = [save for save in self.history.saves if save.checkpoint == self._own_name(name)]
         if saves:
             return saves[-1]
         # What a save that died has left goes by another name, if by any; and what was staged
@@ -370,14 +381,20 @@ class Play:
         if not others or not (self.life_root / name).exists():
             raise Raised(
                 LookupError(
-                    f"latest chose {name!r}, which no save of this run has written: what the "
-                    "collector saves by itself has to go through save(), or it is a "
-                    "SelfDrivenCollector"
+                    f"{self._chosen_by} {name!r}, which no save of this run has written: "
+                    + self._how_to_write
                 )
             )
         if not others[-1].died_at:
             others[-1].checkpoint = name
         return others[-1]
+
+    def _own_name(self, name: str) -> str:
+        """The name that a save has given a checkpoint, if it is reached by a link."""
+        real, root = os.path.realpath(self.life_root / name), os.path.realpath(self.life_root)
+        known = {save.checkpoint for save in self.history.saves}
+        below = os.path.relpath(real, root)
+        return below if name not in known and below in known else name
 
     def _name_of(self, checkpoint: Path | str) -> str:
         # For a run that is restarted the root is where it was: a path that was written down names
@@ -386,7 +403,9 @@ class Play:
             for root in (self.life_root, *self._past_roots):
                 with contextlib.suppress(ValueError):
                     return Path(checkpoint).relative_to(root).as_posix()
-        raise Raised(ValueError(f"latest chose {checkpoint}, which is not below {self.life_root}"))
+        raise Raised(
+            ValueError(f"{self._chosen_by} {checkpoint}, which is not below {self.life_root}")
+        )
 
     def _end_life(self, how: str, next_root: Path | None = None) -> None:
         """End the life that is played, if it has not ended yet."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def trained(
     Args:
         rows: of the prompts whose answers are in the batch, one entry an answer; a row that comes
             once stands for its whole group.
-        step: its number. Where several ranks train, each reports its share under the same one.
+        step: its number. Where several ranks train, each reports its share under the same one. A
+            process that comes back to a number has begun another step.
         generations: the place of each answer in its group, where a batch has parts of groups.
     """
     if _listeners:
@@ -128,23 +130,30 @@ def trained(
 def saving(checkpoint: str | os.PathLike[str]) -> None:
     """A checkpoint begins to be written; reported by one rank. In an audit it is a gate.
 
+    Report it where its state is taken: what is trained afterwards is not in it, though
+    :func:`saved` may be reported steps later, where it is written in the background.
+
     Args:
         checkpoint: what it will be found by, below the directory for checkpoints.
     """
     if _listeners:
-        _tell("saving", text=os.fspath(checkpoint))
+        _tell("saving", text=os.fsdecode(checkpoint))
 
 
 def saved(checkpoint: str | os.PathLike[str]) -> None:
     """A checkpoint is complete, under this name. In an audit it is a gate."""
     if _listeners:
-        _tell("saved", text=os.fspath(checkpoint))
+        _tell("saved", text=os.fsdecode(checkpoint))
 
 
 def restored(checkpoint: str | os.PathLike[str]) -> None:
-    """A checkpoint has been loaded, the weights too, and nothing was handed out yet."""
+    """A checkpoint has been loaded, the weights too, and nothing was handed out yet.
+
+    Args:
+        checkpoint: as :func:`saved` was given it; a file inside of it or a link to it will do.
+    """
     if _listeners:
-        _tell("restored", text=os.fspath(checkpoint))
+        _tell("restored", text=os.fsdecode(checkpoint))
 
 
 def ended() -> None:
@@ -165,16 +174,49 @@ def _tell(
     length: int | None = None,
 ) -> None:
     """Tell all listeners, in plain numbers: a row may be a number of torch or numpy."""
-    index = operator.index
-    rows = [index(row) for row in rows]
-    if generations is not None:
-        generations = [index(generation) for generation in generations]
-    if number is not None:
-        number = index(number)
-    if length is not None:
-        length = index(length)
-    for listener in _listeners:
-        listener.note(kind, rows, generations, number, text, length)
+    try:
+        rows = _whole_numbers("rows", rows)
+        if generations is not None:
+            generations = _whole_numbers("generations", generations)
+            if len(generations) != len(rows):
+                raise ValueError(
+                    f"generations= has {len(generations)} entries for {len(rows)} rows: give one "
+                    "for each"
+                )
+        if number is not None:
+            number = _whole_number("step", number)
+        if length is not None:
+            length = _whole_number("length", length)
+        for listener in _listeners:
+            listener.note(kind, rows, generations, number, text, length)
+    except (TypeError, ValueError) as error:
+        # An audit is to know of it, whatever the script makes of it.
+        if _audit is not None:
+            _audit.raised(error)
+        raise
+
+
+def _whole_numbers(what: str, values: Iterable[Any]) -> list[int]:
+    try:
+        each = list(values)
+    except TypeError:
+        raise TypeError(
+            f"{what} are given as a list, or whatever else can be gone through: not {values!r}"
+        ) from None
+    return [_whole_number(f"one of the {what}", value) for value in each]
+
+
+def _whole_number(what: str, value: Any) -> int:
+    """An integer of whatever kind, as Python has it; a mask is not one."""
+    if type(value) is int:
+        return value
+    if not (isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))):
+        with suppress(TypeError):  # torch raises one too
+            return operator.index(value)
+    raise TypeError(
+        f"{what} is {value!r}, and has to be a whole number: a row is a prompt's index in the data "
+        "set, a generation its place in the group, a step counts up"
+    )
 
 
 # --- the ledger -----------------------------------------------------------------------------------
@@ -236,13 +278,13 @@ def hold(row: int, *, generation: int = 0) -> None:
         GenerationFailed: when the timeline says ``fail``.
     """
     if _audit is not None:
-        _audit.hold(row, generation)
+        _audit.hold(_whole_number("row", row), _whole_number("generation", generation))
 
 
 async def ahold(row: int, *, generation: int = 0) -> None:
     """The same in a coroutine."""
     if _audit is not None:
-        await _audit.ahold(row, generation)
+        await _audit.ahold(_whole_number("row", row), _whole_number("generation", generation))
 
 
 def attach(model: nn.Module) -> None:

@@ -8,6 +8,7 @@ process as well as in an actor; each process has one connection, whatever number
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import pickle
 import queue
@@ -99,9 +100,11 @@ class Line:
         self.at_call: Callable[[str], None] | None = None
         self.version: Callable[[], int | None] = lambda: None
         self.on_command: Callable[[tuple[Any, ...]], None] | None = None
-        self._lock = threading.Lock()
+        # A signal's handler may call, and wait, in the middle of another call of its thread: so
+        # that who reads the answers must not need this.
+        self._sending = threading.RLock()
         self._waiting: dict[int, _Answer] = {}
-        self._last = 0
+        self._numbers = itertools.count(1)
         self._connection: Connection | None = None
         self._over = False
         self._answers: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -172,7 +175,7 @@ class Line:
 
     def tell(self, *words: Any) -> None:
         """Say something that is not answered."""
-        with self._lock:
+        with self._sending:
             self._connected().send((0, *words))
 
     def _ask(
@@ -188,17 +191,18 @@ class Line:
         if self.at_call is not None:
             self.at_call(f"{NAMES[part]}.{method}")
         thread = threading.get_native_id() if blocks else None
-        with self._lock:
+        with self._sending:
+            connection = self._connected()
+            number = next(self._numbers)
+            self._waiting[number] = answer
+            # Looked at last: what is waited for by then, the end of the line ends.
             if self._over:
                 raise LifeEnded
-            connection = self._connected()
-            self._last += 1
-            self._waiting[self._last] = answer
-            request = (self._last, part, method, args, kwargs, thread, self.version())
+            request = (number, part, method, args, kwargs, thread, self.version())
             try:
                 connection.send(request)
             except OSError:
-                del self._waiting[self._last]
+                self._waiting.pop(number, None)
                 raise LifeEnded from None
 
     def _connected(self) -> Connection:
@@ -220,8 +224,7 @@ class Line:
                     assert self.on_command is not None
                     self.on_command(tuple(rest))
                     continue
-                with self._lock:
-                    answer = self._waiting.pop(number)
+                answer = self._waiting.pop(number)
                 answer.ok, answer.value = rest
                 if not answer.ok:
                     answer.value = arrived(*answer.value)
@@ -230,9 +233,9 @@ class Line:
             self._end()
 
     def _end(self) -> None:
-        with self._lock:
-            self._over = True
-            left, self._waiting = list(self._waiting.values()), {}
+        self._over = True
+        left = list(self._waiting.values())
+        self._waiting.clear()
         for answer in left:
             answer.value = LifeEnded()
             answer.woken()

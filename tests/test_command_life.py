@@ -121,6 +121,29 @@ def test_a_torn_checkpoint_is_refused_or_passed_over():
     assert run(train("new"), script, setup=SETUP).verdict == "refused"
 
 
+IN_THE_SECOND = "train; save; train; crash in save; restart"
+
+
+def test_a_save_is_killed_where_a_fork_writes_it():
+    # Whoever waits for the fork dies with it, and does not say that the checkpoint is complete.
+    report = odd("AForkSaves", IN_THE_SECOND)
+    where = ["before open 16.tmp", "before rename to 16.json"]
+    assert (report.verdict, [point.where for point in report.points]) == ("lossless", where)
+    report = odd("AForkReports", IN_THE_SECOND)
+    where = ["before open 16.json"]
+    assert (report.verdict, [point.where for point in report.points]) == ("lossless", where)
+
+
+@pytest.mark.parametrize("name", ["SavesBehindItsBack", "SeesLaterThatItSaved"])
+@pytest.mark.parametrize("script", ["train; save; train; crash; restart", IN_THE_SECOND])
+def test_training_may_go_on_while_a_save_is_written(name, script):
+    report = odd(name, script)
+    assert report.verdict == "lossless"
+    # What a checkpoint has is what was trained when it was begun, as its name says.
+    saves = [save for save in report.history.saves if save.published]
+    assert [f"{sum(save.counts)}.json" for save in saves] == [save.checkpoint for save in saves]
+
+
 # --- how it ends --------------------------------------------------------------------------------
 
 SAVED = "train; save; crash; restart"
@@ -217,6 +240,8 @@ def test_a_shell_script_around_torchrun(tmp_path):
         ("RaisesWhenTold", 1, 4),
         # Or takes no notice: it trains all there is.
         ("IgnoresTerm", 4, 16),
+        # Or saves what is behind it there and then, while the step is broken off.
+        ("SavesInItsHandler", 1, 4),
         # Or dies of it.
         ("Training", 1, 4),
     ],
@@ -294,6 +319,18 @@ def test_who_does_not_say_that_it_resumes_has_begun_afresh():
     assert report.skipped == [*range(8)]
 
 
+@pytest.mark.parametrize("name", ["ByALink", "ByAFile", "FromItsDirectory"])
+def test_a_checkpoint_is_known_by_whatever_leads_to_it(name):
+    report = odd(name, "train; save; crash; restart")
+    assert (report.verdict, report.history.lives[1].origin) == ("lossless", 2)
+
+
+def test_it_goes_on_from_one_checkpoint():
+    report = odd("RestoresTwo", SAVED)
+    assert report.verdict == "error"
+    assert "restored('8.json') comes after restored('4.json'): report the one" in str(report)
+
+
 def test_a_checkpoint_may_be_made_a_legacy_one():
     def downgrade(checkpoint: Path) -> None:
         checkpoint.write_text("0")
@@ -354,6 +391,50 @@ def test_a_row_that_is_none():
     report = odd("TooFar", SAVED)
     assert report.verdict == "error"
     assert "row 100 is outside of the data set, which has 16 prompts: give the audit" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("mask", "one of the rows is True, and has to be a whole number"),
+        ("word", "one of the rows is '0', and has to be a whole number"),
+        ("one", "rows are given as a list, or whatever else can be gone through: not 3"),
+        ("step", "step is '1', and has to be a whole number"),
+        ("too-few", "generations= has 1 entries for 2 rows"),
+        ("generation", "generation 5 of row 0 is outside of its group, which has 1: give the"),
+        ("no-reason", "dropped() needs a reason"),
+        ("saved-alone", "saved('1') comes without saving('1')"),
+        ("saves-at-once", "saving('2') comes before saved('1'): report one save after the other"),
+        ("goes-back", "restored('0.json') comes after training steps"),
+    ],
+)
+def test_a_wrong_report_is_an_error_whatever_the_script_makes_of_it(wrong, said):
+    command = Command(f"python odd.py Reports {{checkpoints}} {wrong}", directory=SCRIPTS)
+    report = run(command, SAVED, deadline=20)
+    assert report.verdict == "error"
+    assert said in str(report.error)
+
+
+def test_a_report_may_come_in_the_middle_of_another():
+    assert odd("ReportsInAHandler", SAVED).verdict == "lossless"
+
+
+def test_step_numbers_may_begin_anew():
+    report = odd("CountsAnew", "train 3; crash; restart")
+    assert report.verdict == "lossless"
+    assert report.history.lives[0].ordinals("trained") == set(range(12))
+
+
+def test_who_says_nothing_keeps_no_other_out():
+    assert odd("Connects", SAVED).verdict == "lossless"
+
+
+def test_a_closed_connection_is_no_good_end():
+    report = odd("ClosesAll", SAVED)
+    assert report.verdict == "error"
+    assert "the connection to the audit is closed: the audit has ended, or the script" in str(
+        report
+    )
 
 
 def test_only_a_command_has_its_life():

@@ -19,13 +19,14 @@ from pytest_resume_audit.lives.process import A_WHILE, LifeDied, ProcessLife, ho
 from pytest_resume_audit.lives.reported import AT_SAVES, Reported
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.recorder import AUDIT
+from pytest_resume_audit.remote import arrived
 from pytest_resume_audit.rest import NotAtRest, Patience, ProcLook, Rest, SeveralLooks
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.style import Make
 
 SILENT = (
     "it has reported nothing: its script has to import pytest_resume_audit.recorder, and say what "
-    "it trains, saves and restores"
+    f"it trains, saves and restores, in processes that have {AUDIT} in their environment"
 )
 
 
@@ -160,11 +161,14 @@ class CommandLife(ProcessLife):
                 self._connection = self._connection or connection
             elif words[0] == "saves":
                 self._connection = connection
+            elif words[0] == "raised":
+                self._overheard.errors.append(arrived(*words[1]))
             elif words[0] == "returned":
                 self._returned(*words[1:])
             elif words[0] == "dies":
                 _, before, cut = words
                 self._death = before, cut
+                self._kill()
             self.control.activity += 1
             self._heard.notify_all()
 
@@ -196,6 +200,21 @@ class CommandLife(ProcessLife):
         patience = Patience(self.control, self._deadline)
         while not (self._stands() or self._is_over() or self._holds()):
             patience.lose()
+        if self._acts_behind_its_gates():
+            # Be it busy, it has come as far as it can be known to.
+            with contextlib.suppress(NotAtRest):
+                self._rest.wait()
+
+    def _acts_behind_its_gates(self) -> bool:
+        """Whether it may go on by itself, though it stands at the gate of its next step.
+
+        A save may be written in the background; and a signal's handler that saves does it while
+        the thread that it has interrupted stands.
+        """
+        with self.control.lock:
+            at_save = any(w.gate in AT_SAVES for w in self.control.waiters)
+            interrupted = any(w.thread in self.server.interrupted for w in self.control.waiters)
+        return not (at_save or self._is_over()) and (bool(self.reported.writes) or interrupted)
 
     def _stands(self) -> bool:
         """Whether it stands at a gate of ours, as far as it can come.
@@ -206,9 +225,10 @@ class CommandLife(ProcessLife):
         with self.control.lock:
             gates = {w.gate for w in self.control.waiters}
             in_steps = {w.thread for w in self.control.waiters if w.gate == "trainer"}
+            trainers = list(self.reported.trainers)
         if AT_SAVES & gates:
             return True
-        ranks = [threads for pid in self.reported.trainers if (threads := threads_of(pid))]
+        ranks = [threads for pid in trainers if (threads := threads_of(pid))]
         return bool(in_steps) and all(in_steps & threads for threads in ranks)
 
     def _is_over(self) -> bool:

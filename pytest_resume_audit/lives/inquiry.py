@@ -125,7 +125,12 @@ class _Deaths(Images):
         cut = self.last()
         dies = self._death.torn is None or any(self.tears(cut))
         if self._death.at == at and before and dies:
+            line = self._line.here()
             # What is written to a socket is there, whatever becomes of the writer.
-            self._line.tell("dies", before, cut)
+            line.tell("dies", before, cut)
+            if line is not self._line:
+                # A fork that helps with the save: whoever waits for its end must not go on, so
+                # that all of them are killed by the process that audits.
+                threading.Event().wait()
             # With all that it has started, which is its group only where it leads one.
             os.kill(0 if os.getpgrp() == os.getpid() else os.getpid(), signal.SIGKILL)

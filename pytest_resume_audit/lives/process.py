@@ -199,6 +199,9 @@ class ProcessLife:
             elif words[0] == "dies":
                 _, before, cut = words
                 self._death = before, cut
+                if connection is not self._connection:
+                    # One that helps with the save, and waits to die with all others.
+                    self._kill()
             elif words[0] == "said":
                 self._overheard.hear(words[1])
             elif words[0] == "raised":

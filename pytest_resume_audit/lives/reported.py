@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.fakes.prompts import Prompt, Rollout
-from pytest_resume_audit.lives.server import Answer, RigServer
+from pytest_resume_audit.lives.server import AGAIN, Answer, RigServer
 from pytest_resume_audit.rig import Rig
 
 AT_SAVES = frozenset({"save", "saved", "restored", "point"})
@@ -29,6 +30,7 @@ class Reported:
         holds_answers: whether it lets its answers be held.
         trainers: ids of the processes that train.
         restored: the checkpoint that it says it has restored.
+        writes: the checkpoint that it says it writes now; empty when it writes none.
         goes_on: whether it may go on from there.
         carries_counts: whether its own weights carry the counts.
     """
@@ -36,13 +38,18 @@ class Reported:
     def __init__(self, server: RigServer, rig: Rig, control: Control) -> None:
         self.any = self.holds_answers = self.goes_on = self.carries_counts = False
         self.restored: Path | None = None
+        self.writes = ""
+        self._saved = ""
         self.trainers: set[int] = set()
         self._server = server
         self._rig = rig
         self._control = control
         self._flying: Counter[tuple[int, int]] = Counter()
         self._held: set[tuple[int, int]] = set()
-        self._steps: set[int] = set()
+        self._stepping = threading.Lock()
+        self._steps: set[tuple[int, int]] = set()
+        self._times: Counter[tuple[int, int]] = Counter()
+        self._last_steps: dict[int, int] = {}
         self._implied: Counter[int] = Counter()
         server.answers(
             "report",
@@ -50,7 +57,7 @@ class Reported:
             at_gates={
                 "trained": self._trained,
                 "saving": self._saving,
-                "saved": server.saved,
+                "saved": self._is_saved,
                 "restored": self._restored,
                 "hold": self._hold,
             },
@@ -70,6 +77,8 @@ class Reported:
         if kind == "handed_out":
             self._handed_out(rows)
         elif kind == "dropped":
+            if not text:
+                raise ValueError("dropped() needs a reason: a drop without one is a loss")
             for row in rows:
                 self._rig.dropped(self._prompt(row), text)
         else:
@@ -101,7 +110,7 @@ class Reported:
         return known
 
     def _reached(self, kind: str, row: int, generation: int) -> None:
-        prompt, control = self._prompt(row), self._control
+        prompt, control = self._prompt(row, generation), self._control
         with control.lock:
             if kind == "buffered":
                 self._ended("finished", row, generation)
@@ -124,15 +133,21 @@ class Reported:
 
     def _hold(self, answer: Answer, row: int, generation: int) -> None:
         self.any = self.holds_answers = True
+        prompt = self._prompt(row, generation)
         self._held.add((row, generation))
-        self._server.generate(answer, self._prompt(row), generation)
+        self._server.generate(answer, prompt, generation)
 
-    def _prompt(self, row: int) -> Prompt:
-        many = self._rig.setup.prompts
+    def _prompt(self, row: int, generation: int = 0) -> Prompt:
+        many, size = self._rig.setup.prompts, self._rig.setup.group_size
         if not 0 <= row < many:
             raise ValueError(
                 f"row {row} is outside of the data set, which has {many} prompts: give the audit "
                 "the sizes that the command has, as in setup=Setup(prompts=1000)"
+            )
+        if not 0 <= generation < size:
+            raise ValueError(
+                f"generation {generation} of row {row} is outside of its group, which has {size}: "
+                "give the audit the sizes that the command has, as in setup=Setup(group_size=8)"
             )
         return self._rig.prompts[row]
 
@@ -151,24 +166,46 @@ class Reported:
         process: int,
     ) -> None:
         self.any = True
-        self.trainers.add(process)
+        with self._control.lock:
+            self.trainers.add(process)
         self._take(counts)
         answers = self._answers(rows, generations)
-        rollouts = [self._rollout(self._prompt(row), generation) for row, generation in answers]
+        rollouts = [
+            self._rollout(self._prompt(row, generation), generation) for row, generation in answers
+        ]
         places = self._rig.trainer.places(rollouts)
+        share = self._share_of(step, process)
 
-        def train() -> list[int]:
-            self._say_how_they_came(answers)
-            if step in self._steps:
-                self._rig.trainer.train_more(rollouts)
-            else:
-                self._rig.trainer.train(rollouts)
-                self._steps.update(() if step is None else (step,))
+        def may_train() -> bool:
+            return share in self._steps or self._server.may_train()
+
+        def train() -> object:
+            # Several ranks are heard at a time, and one of them begins the step.
+            with self._stepping:
+                if not may_train():
+                    return AGAIN
+                self._say_how_they_came(answers)
+                if share in self._steps:
+                    self._rig.trainer.train_more(rollouts)
+                else:
+                    self._rig.trainer.train(rollouts)
+                    self._steps.update(() if share is None else (share,))
             return places
 
-        self._server.when(
-            "trainer", lambda: step in self._steps or self._server.may_train(), answer, train
-        )
+        self._server.when("trainer", may_train, answer, train)
+
+    def _share_of(self, step: int | None, process: int) -> tuple[int, int] | None:
+        """Which step a report has a share in: its number, and how often that has come before.
+
+        Numbers may begin anew with every pass.
+        """
+        if step is None:
+            return None
+        with self._control.lock:
+            if self._last_steps.get(process) != step:
+                self._last_steps[process] = step
+                self._times[process, step] += 1
+            return step, self._times[process, step]
 
     def _say_how_they_came(self, answers: Sequence[tuple[int, int]]) -> None:
         """What is trained has been handed out and answered, also where nobody told."""
@@ -212,13 +249,47 @@ class Reported:
 
     def _saving(self, answer: Answer, checkpoint: str, counts: Sequence[int] | None) -> None:
         self.any = True
+        with self._control.lock:
+            # No step goes through a save: one that has its number is another.
+            self._last_steps.clear()
+            if self.writes:
+                raise ValueError(
+                    f"saving({_named(checkpoint)}) comes before saved({_named(self.writes)}): "
+                    "report one save after the other, each to its end, and by one of several ranks"
+                )
+            self.writes = checkpoint
         self._take(counts)
         self._server.saving(answer, checkpoint)
 
-    def _restored(self, answer: Answer, checkpoint: str, counts: Sequence[int] | None) -> None:
+    def _is_saved(self, answer: Answer, checkpoint: str) -> None:
         self.any = True
+        with self._control.lock:
+            if not self.writes and checkpoint != self._saved:
+                raise ValueError(
+                    f"saved({_named(checkpoint)}) comes without saving({_named(checkpoint)}): "
+                    "report that before the first of its files is written"
+                )
+            self.writes, self._saved = "", checkpoint
+        self._server.saved(answer, checkpoint)
+
+    def _restored(
+        self, answer: Answer, checkpoint: str, counts: Sequence[int] | None, process: int
+    ) -> None:
+        self.any = True
+        with self._control.lock:
+            if process in self.trainers or (self.trainers and self.restored is None):
+                raise ValueError(
+                    f"restored({_named(checkpoint)}) comes after training steps: report it before "
+                    "the first of a life; going back to a checkpoint without a restart is not "
+                    "audited"
+                )
+            if self.restored is not None and self.restored != Path(checkpoint):
+                raise ValueError(
+                    f"restored({_named(checkpoint)}) comes after "
+                    f"restored({_named(self.restored)}): report the one that training goes on from"
+                )
+            self.restored = Path(checkpoint)
         self._take(counts)
-        self.restored = self.restored or Path(checkpoint)
         self._server.when("restored", lambda: self.goes_on, answer, lambda: None)
 
     def goes_back(self, version: int, counts: Sequence[int]) -> None:
@@ -235,3 +306,7 @@ class Reported:
         """Let it go on from what it has restored."""
         self.goes_on = True
         self._control.open_gates()
+
+
+def _named(checkpoint: str | Path) -> str:
+    return repr(Path(checkpoint).name)

@@ -13,7 +13,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import (
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,9 @@ from pytest_resume_audit.remote import portable
 from pytest_resume_audit.rig import Rig
 
 Reply = Callable[[Any], None]
+
+AGAIN = object()
+"""What a call comes to that has to stand at its gate once more."""
 
 
 class RigServer:
@@ -40,6 +48,7 @@ class RigServer:
         point_reached: the point of a save that it last stood at.
         goes_on: whether it may go on from there.
         holds_loader: whether a loader has stood at its gate.
+        interrupted: threads that have called, by a signal's handler, while they stood at a gate.
     """
 
     def __init__(
@@ -49,11 +58,12 @@ class RigServer:
         hear: Callable[[Connection, tuple[Any, ...] | None], None],
     ) -> None:
         self.key = os.urandom(32)
-        self._listener = Listener(None, "AF_UNIX", backlog=64, authkey=self.key)
+        self._listener = Listener(None, "AF_UNIX", backlog=64)
         self.address = str(self._listener.address)
         self.point_reached = ""
         self.goes_on = False
         self.holds_loader = False
+        self.interrupted: set[int] = set()
         self._rig = rig
         self._control = control
         self._hear = hear
@@ -61,6 +71,7 @@ class RigServer:
         self._tokens = itertools.count(1)
         self._connections: list[Connection] = []
         self._locks: dict[int, threading.Lock] = {}
+        self._threads: dict[int, set[int]] = {}
         self._waits: dict[int, Answer] = {}
         self._over = False
         self._at_once: dict[tuple[str, str], Callable[..., Any]] = {
@@ -148,18 +159,26 @@ class RigServer:
         while not self._over:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError, AuthenticationError):
+            except OSError:
                 continue
             if self._over:
                 connection.close()
                 return
             self._connections.append(connection)
             self._locks[id(connection)] = threading.Lock()
+            self._threads[id(connection)] = set()
             threading.Thread(
                 target=self._serve, args=(connection,), name="resume-audit line", daemon=True
             ).start()
 
     def _serve(self, connection: Connection) -> None:
+        try:
+            # Here, so that one who connects and says nothing keeps no other out.
+            deliver_challenge(connection, self.key)
+            answer_challenge(connection, self.key)
+        except (EOFError, OSError, TypeError, AuthenticationError):
+            connection.close()
+            return
         try:
             while True:
                 try:
@@ -178,6 +197,8 @@ class RigServer:
                     self._answer(connection, number, *words)
         except (EOFError, OSError, TypeError):
             # A TypeError is what a connection that is closed under a reader raises.
+            for thread in self._threads.pop(id(connection), ()):
+                self._withdraw(thread)
             self._hear(connection, None)
 
     def _answer(
@@ -201,18 +222,28 @@ class RigServer:
             self.send(connection, number, False, portable(error))
 
         try:
+            if thread is not None:
+                self._note_interruption(thread)
             if (part, method) in self._at_gates:
                 answer = Answer(reply, fail, thread)
                 if thread is not None:
                     self._waits[thread] = answer
+                    self._threads[id(connection)].add(thread)
                 self._at_gates[part, method](answer, *args, **kwargs)
             else:
                 reply(self._at_once[part, method](*args, **kwargs))
         except BaseException as error:
             fail(error)
 
+    def _note_interruption(self, thread: int) -> None:
+        with self._control.lock:
+            if any(waiter.thread == thread for waiter in self._control.waiters):
+                self.interrupted.add(thread)
+            else:
+                self.interrupted.discard(thread)
+
     def _withdraw(self, thread: int) -> None:
-        """A thread that stood at a gate has left it, by a signal, say: what it asked is void."""
+        """A thread that stood at a gate has left it, by a signal or its end: its asking is void."""
         answer = self._waits.pop(thread, None)
         if answer is not None:
             answer.withdrawn = True
@@ -223,7 +254,10 @@ class RigServer:
     def when(
         self, gate: str, ready: Callable[[], bool], answer: Answer, act: Callable[[], Any]
     ) -> None:
-        """Act and answer once a gate lets through; fail once the life is over."""
+        """Act and answer once a gate lets through; fail once the life is over.
+
+        What comes to :data:`AGAIN` has found the gate closed by another, and stands there again.
+        """
 
         def go_on() -> None:
             if answer.withdrawn:
@@ -231,7 +265,11 @@ class RigServer:
             try:
                 if self._control.over:
                     raise LifeEnded
-                answer.reply(act())
+                value = act()
+                if value is AGAIN:
+                    self.when(gate, ready, answer, act)
+                else:
+                    answer.reply(value)
             except BaseException as error:
                 answer.fail(error)
 

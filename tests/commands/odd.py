@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 from pytest_resume_audit import recorder
 
@@ -167,6 +172,215 @@ class RaisesWhenTold(Training):
 
     def save(self, checkpoint: Path) -> None:
         pass
+
+
+class SavesInItsHandler(Training):
+    """Saves in the handler of the signal that tells it to stop, and is gone at once."""
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, self.tell)
+        super().run()
+
+    def tell(self, number: int, frame: object) -> None:
+        super().save(self.out / f"{self.place}.json")
+        os._exit(0)
+
+    def save(self, checkpoint: Path) -> None:
+        pass
+
+
+class ReportsInAHandler(Training):
+    """Reports in a signal's handler, in the middle of whatever report."""
+
+    def run(self) -> None:
+        signal.signal(signal.SIGALRM, lambda number, frame: recorder.handed_out(()))
+        send, self.handling = Connection.send, False
+
+        def interrupted(connection: Connection, words: tuple[object, ...]) -> None:
+            if not self.handling:
+                self.handling = True
+                signal.raise_signal(signal.SIGALRM)
+                self.handling = False
+            send(connection, words)
+
+        Connection.send = interrupted
+        super().run()
+
+
+class SavesBehindItsBack(Training):
+    """A thread writes the checkpoint, while training goes on."""
+
+    thread = threading.Thread()
+
+    def save(self, checkpoint: Path) -> None:
+        if self.thread.ident is not None:
+            self.thread.join()
+        recorder.saving(checkpoint)
+        self.thread = threading.Thread(target=self.write, args=(checkpoint, self.place))
+        self.thread.start()
+
+    def write(self, checkpoint: Path, place: int) -> None:
+        staged = checkpoint.with_suffix(".tmp")
+        staged.write_text(json.dumps(place))
+        staged.rename(checkpoint)
+        recorder.saved(checkpoint)
+
+
+class SeesLaterThatItSaved(Training):
+    """Looks at each step whether the save behind the last one is complete."""
+
+    staged: tuple[Path, int] | None = None
+
+    def run(self) -> None:
+        super().run()
+        self.look()
+
+    def step(self, rows: list[int]) -> None:
+        super().step(rows)
+        self.look()
+
+    def look(self) -> None:
+        if self.staged is not None:
+            checkpoint, place = self.staged
+            checkpoint.write_text(json.dumps(place))
+            recorder.saved(checkpoint)
+            self.staged = None
+
+    def save(self, checkpoint: Path) -> None:
+        if self.place % 8 == 0:
+            recorder.saving(checkpoint)
+            self.staged = checkpoint, self.place
+
+
+class AForkSaves(Training):
+    """A fork writes the checkpoint and is waited for; how it ended nobody asks."""
+
+    def save(self, checkpoint: Path) -> None:
+        recorder.saving(checkpoint)
+        self.in_a_fork(self.write, checkpoint)
+        recorder.saved(checkpoint)
+
+    def in_a_fork(self, act: Callable[[Path], None], checkpoint: Path) -> None:
+        pid = os.fork()
+        if pid == 0:
+            act(checkpoint)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    def write(self, checkpoint: Path) -> None:
+        staged = checkpoint.with_suffix(".tmp")
+        staged.write_text(json.dumps(self.place))
+        staged.rename(checkpoint)
+
+
+class AForkReports(AForkSaves):
+    """The same, and the fork reports it too."""
+
+    def save(self, checkpoint: Path) -> None:
+        self.in_a_fork(super(AForkSaves, self).save, checkpoint)
+
+
+class ByALink(Training):
+    """Each checkpoint is a directory, and a link leads to the newest."""
+
+    def newest(self) -> Path | None:
+        return self.out / "latest" if (self.out / "latest").exists() else None
+
+    def restore(self, checkpoint: Path) -> None:
+        self.place = json.loads((checkpoint / "place").read_text())
+        recorder.restored(checkpoint)
+
+    def save(self, checkpoint: Path) -> None:
+        directory = self.out / f"step-{self.place}"
+        recorder.saving(directory)
+        directory.mkdir()
+        (directory / "place").write_text(json.dumps(self.place))
+        staged = self.out / "staged"
+        staged.symlink_to(directory.name)
+        staged.rename(self.out / "latest")
+        recorder.saved(directory)
+
+
+class ByAFile(ByALink):
+    """Says which file of a checkpoint it has restored."""
+
+    def restore(self, checkpoint: Path) -> None:
+        file = checkpoint.resolve() / "place"
+        self.place = json.loads(file.read_text())
+        recorder.restored(file)
+
+
+class FromItsDirectory(Training):
+    """Is at home where its checkpoints are, and names them as they are named there."""
+
+    def run(self) -> None:
+        os.chdir(self.out)
+        self.out = Path()
+        super().run()
+
+
+class CountsAnew(Training):
+    """Its step numbers begin anew with every checkpoint."""
+
+    def step(self, rows: list[int]) -> None:
+        recorder.handed_out(rows)
+        recorder.trained(rows, step=1)
+        self.place += len(rows)
+
+
+class Connects(Training):
+    """Connects to the audit by itself, and says nothing, before a fork trains."""
+
+    def run(self) -> None:
+        address, _ = os.environ[recorder.AUDIT].rsplit(" ", 1)
+        self.silent = socket.socket(socket.AF_UNIX)
+        self.silent.connect(address)
+        super().run()
+
+    def step(self, rows: list[int]) -> None:
+        if os.fork() == 0:
+            super().step(rows)
+            os._exit(0)
+        os.wait()
+        self.place += len(rows)
+
+
+class ClosesAll(Training):
+    """Closes what it has not opened, as a daemon does."""
+
+    def save(self, checkpoint: Path) -> None:
+        super().save(checkpoint)
+        os.closerange(3, 256)
+
+
+class Reports(Training):
+    """Reports something that is wrong, and takes no notice of what comes of it."""
+
+    wrong: ClassVar[dict[str, Callable[[Training], object]]] = {
+        "mask": lambda self: recorder.trained([True, False]),
+        "word": lambda self: recorder.trained("01"),
+        "one": lambda self: recorder.handed_out(3),
+        "step": lambda self: recorder.trained([0], step="1"),
+        "too-few": lambda self: recorder.trained([0, 1], generations=[0]),
+        "generation": lambda self: recorder.buffered(0, generation=5),
+        "no-reason": lambda self: recorder.dropped(0, ""),
+        "saved-alone": lambda self: recorder.saved(self.out / "1"),
+        "saves-at-once": lambda self: [recorder.saving(self.out / name) for name in "12"],
+        "goes-back": lambda self: recorder.restored(self.out / "0.json"),
+    }
+
+    def step(self, rows: list[int]) -> None:
+        super().step(rows)
+        with contextlib.suppress(Exception):
+            self.wrong[sys.argv[3]](self)
+
+
+class RestoresTwo(Training):
+    """Loads the oldest checkpoint and then the newest, and says both."""
+
+    def restore(self, checkpoint: Path) -> None:
+        super().restore(min(self.out.glob("*.json"), key=lambda path: int(path.stem)))
+        super().restore(checkpoint)
 
 
 class Refuses(Training):

@@ -39,20 +39,23 @@ def odd(name: str, script: str, *, deadline: float = 20, **options: Any) -> Audi
 
 
 @pytest.mark.parametrize(
-    ("script", "lost"),
+    ("script", "lost", "place"),
     [
         # Saved behind step 2: 8 are trained, 4 more are out; the place is 12.
-        ("train 2; save; crash; restart", 4),
-        ("train; save; train; crash; restart", 4),
+        ("train; save; crash; restart", 4, 12),
+        ("train; save; train; crash; restart", 4, 12),
+        # Behind two steps comes a save of its own, and the next one behind step 4.
+        ("train 2; save; crash; restart", 4, 20),
         # And behind step 4 once more, of a life that has begun at 12 and hands out 8 ahead.
-        ("train; save; crash; restart; train; save; crash; restart", 8),
-        ("train; save; stop; restart", 4),
+        ("train; save; crash; restart; train; save; crash; restart", 8, 24),
+        ("train; save; stop; restart", 4, 12),
     ],
 )
-def test_the_old_way_loses_what_is_out_and_the_new_way_nothing(script, lost):
+def test_the_old_way_loses_what_is_out_and_the_new_way_nothing(script, lost, place):
     old = run(train("old"), script, setup=SETUP)
     assert (old.verdict, len(old.skipped), old.duplicated) == ("lossy", lost, [])
-    assert all(ordinal >= 8 for ordinal in old.skipped)
+    # Which of them are still out depends on the threads that answer.
+    assert max(old.skipped) < place
     new = run(train("new"), script, setup=SETUP)
     assert (new.verdict, new.skipped, new.duplicated) == ("lossless", [], [])
     assert new.rest == "gates"

@@ -11,8 +11,11 @@ import pytest
 # the next one would have other classes of the same names.
 from pytest_resume_audit import catalogue, fixture, listing, marker, session  # noqa: F401
 
+# What is written in C can't be loaded twice.
 with contextlib.suppress(ImportError):
-    import numpy  # noqa: F401  # it can't be loaded twice
+    import numpy  # noqa: F401
+with contextlib.suppress(ImportError):
+    import torch  # noqa: F401
 
 pytest_plugins = ["pytester"]
 

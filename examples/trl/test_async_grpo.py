@@ -38,9 +38,7 @@ def test_named_timelines(resume_audit: ResumeAudit) -> None:
     resume_audit()
 
 
-@pytest.mark.resume_audit(
-    TRLCollector, timelines={"clean": "drain"}, life="process", deadline=300
-)
+@pytest.mark.resume_audit(TRLCollector, timelines={"clean": "drain"}, life="process", deadline=300)
 def test_a_run_that_is_never_interrupted(resume_audit: ResumeAudit) -> None:
     """Trains all."""
     resume_audit()

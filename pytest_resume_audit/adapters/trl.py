@@ -5,8 +5,8 @@ checkpoints and its resume, and the rollout worker, in the child process that it
 are the answers, from :class:`~pytest_resume_audit.adapters.trl_server.AnswersWhenLet`, and the
 counts, which ride in the model's own checkpoint.
 
-It was run against TRL 1.16.0 (transformers 5.24.0, accelerate 1.15.0, torch 2.13.0). That release is
-used unmodified, but for what it needs GPUs for; each is set by :func:`_stand_in`:
+It was run against TRL 1.16.0 (transformers 5.24.0, accelerate 1.15.0, torch 2.13.0). That release
+is used unmodified, but for what it needs GPUs for:
 
 - ``is_vllm_available``, which keeps the worker from being made: vLLM itself is never called, only
   its server, over HTTP.
@@ -21,6 +21,7 @@ What is said again of TRL is the rule by which it drops an answer that is too ol
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import queue
@@ -78,8 +79,8 @@ class TRLCollector(SelfDrivenCollector):
     groups that the worker has out, by default as many as TRL would have with that age.
 
     Its worker goes through the data again and again: it is audited as a stream that never ends, and
-    what comes behind the last prompt of the setup only fills up the last steps. So TRL's own rule for
-    the end, which counts groups, is not played.
+    what comes behind the last prompt of the setup only fills up the last steps. So TRL's own rule
+    for the end, which counts groups, is not played.
 
     A resume begins at the lowest prompt that was not trained: what was trained above it comes
     again. That is the promise it is held to, *at least once*.
@@ -249,7 +250,7 @@ def trained_in(rig: Rig, inputs: dict[str, Any]) -> list[Rollout]:
         rig: where the prompts are.
         inputs: of ``training_step``: one row, in which prefixes that are shared stand once.
             ``shift_labels`` (1, N) has the token that each position predicts, ``token_index`` and
-            ``segment_id`` (1, M) the position and the answer that each token of the loss belongs to.
+            ``segment_id`` (1, M) the position and the answer of each token of the loss.
 
     Example:
         >>> rig = Rig()
@@ -273,6 +274,41 @@ def trained_in(rig: Rig, inputs: dict[str, Any]) -> list[Rollout]:
 def same_reward(completions: list[Any], **others: Any) -> list[float]:
     """A reward; which one is of no matter here."""
     return [1.0] * len(completions)
+
+
+# -- what is said again of TRL ---------------------------------------------------------------------
+
+KNOWN = {
+    "RolloutQueueDataset.__iter__": "d92a084c61a3511c",
+    "AsyncGRPOTrainer._save_checkpoint": "ac7c7c0f73d720da",
+    "AsyncGRPOTrainer._inner_training_loop": "83ea8e8f30f62e92",
+    "AsyncGRPOTrainer.compute_loss": "5c0c485d130acb07",
+    "TreeRow.pack": "c33de3e4ab8253f0",
+    "_AsyncRolloutLoop._repeat_iterator": "ed97bff71aee925b",
+    "_AsyncRolloutLoop._generate_one_turn": "3bb24a643860d38e",
+}
+"""The places of TRL that the adapter leans on, each with a digest of its source in 1.16.0."""
+
+
+def change_in_trl() -> str | None:
+    """What has changed in TRL that the adapter says again, and what to do; None: nothing."""
+    changed = [name for name, known in KNOWN.items() if digest_of(name) != known]
+    if not changed:
+        return None
+    return (
+        f"TRL is not as in 1.16.0: {', '.join(changed)} changed; read them, and see that "
+        "_Queue.get still drops what they drop, _Begins begins where they do, trained_in reads what they "
+        "train, and AnswersWhenLet is asked as they ask"
+    )
+
+
+def digest_of(name: str) -> str:
+    """A digest of the source of a method, named ``Class.method``."""
+    kind, method = name.split(".")
+    modules = (async_grpo_trainer, async_rollout_worker, packing)
+    owner = next(getattr(module, kind) for module in modules if hasattr(module, kind))
+    source = inspect.getsource(getattr(owner, method))
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 # -- what is stood in for --------------------------------------------------------------------------

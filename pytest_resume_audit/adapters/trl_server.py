@@ -12,9 +12,12 @@ it trains.
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -75,8 +78,9 @@ class AnswersWhenLet:
     rows in order, ``group_size`` generations of each, again from the first behind the last. A row
     counts as handed out when it is asked for first, and the timeline lets it.
 
-    What lies behind the last prompt of the setup, as the worker asks for ever, is answered only when
-    all that comes before has arrived, without the rig: it fills up the last steps, and is not counted.
+    What lies behind the last prompt of the setup, as the worker asks for ever, is answered only
+    when all that comes before has arrived, without the rig: it fills up the last steps, and is not
+    counted.
 
     Args:
         rig: of this life.
@@ -101,15 +105,14 @@ class AnswersWhenLet:
         self._handed_out = 0
         self._arrived = 0
         self._over = False
-        self._loader = rig.watch(self._rows(), key=lambda row: [row])
+        self._loader = rig.watch(_Rows(rig.setup.prompts), key=lambda row: [row])
         server = self
 
         class Handler(_Handler):
             owner = server
 
         self._http = _Http(("127.0.0.1", 0), Handler)
-        host, port = self._http.server_address[:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
         self._thread("serves", self._serve)
 
     # -- what the trainer's side says ------------------------------------------------------------
@@ -117,6 +120,7 @@ class AnswersWhenLet:
     def begin(self, start: int) -> None:
         """The worker is about to ask for what comes from this place in the stream on."""
         self._start = self._handed_out = start
+        self._loader.load_state_dict(start)
         self._thread("hands out", self._hand_out)
         self._thread("waits for the worker", self._await_worker)
 
@@ -131,6 +135,9 @@ class AnswersWhenLet:
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        # Whoever waits for a request is woken: closing alone does not.
+        with suppress(OSError), socket.create_connection(self._http.server_address[:2]):
+            pass
         self._http.server_close()
 
     # -- what the worker asks for ----------------------------------------------------------------
@@ -203,10 +210,6 @@ class AnswersWhenLet:
 
     # -- its threads -----------------------------------------------------------------------------
 
-    def _rows(self) -> Iterator[int]:
-        while True:
-            yield self._handed_out % self._rig.setup.prompts
-
     def _hand_out(self) -> None:
         """Hand out rows in their order, each when it has been asked for."""
         setup, rows = self._rig.setup, iter(self._loader)
@@ -218,6 +221,8 @@ class AnswersWhenLet:
                 self._wait(lambda: self._asked[row] > rounds * setup.group_size)  # noqa: B023
             if self._over:
                 return
+            # So that the audit knows this place again, when a life begins there.
+            self._loader.state_dict()
             next(rows)
             with self._changed:
                 self._handed_out += 1
@@ -228,7 +233,7 @@ class AnswersWhenLet:
         with self._rig.working(), self._changed:
             self._wait(lambda: self._requests >= self._slots, SETTLES)
 
-    def _wait(self, ready: Any, seconds: float | None = None) -> None:
+    def _wait(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
         """Wait for something to come true; the lock is held."""
         if not self._changed.wait_for(lambda: self._over or ready(), seconds):
             raise TimeoutError(
@@ -240,8 +245,27 @@ class AnswersWhenLet:
         while not self._over:
             self._http.handle_request()
 
-    def _thread(self, name: str, target: Any) -> None:
+    def _thread(self, name: str, target: Callable[[], None]) -> None:
         threading.Thread(target=target, name=f"resume-audit {name}", daemon=True).start()
+
+
+class _Rows:
+    """The rows of the data set, over and over: where it is, is its state."""
+
+    def __init__(self, prompts: int) -> None:
+        self._prompts = prompts
+        self._place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self._place += 1
+            yield (self._place - 1) % self._prompts
+
+    def state_dict(self) -> int:
+        return self._place
+
+    def load_state_dict(self, state: int) -> None:
+        self._place = state
 
 
 class _Http(ThreadingHTTPServer):
@@ -251,8 +275,6 @@ class _Http(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed leaves its connections: that is no error."""
-        import sys
-
         if not isinstance(sys.exc_info()[1], ConnectionError):
             raise
 
@@ -282,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
             tokens = self.owner.complete(token - _FIRST, asked["seed"])
         except GenerationFailed as error:
             failed = True
-            answer = {"error": str(error)}
+            answer: dict[str, Any] = {"error": str(error)}
         else:
             if tokens is None:
                 return

@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed: see the tox environment 'trl'")
 pytest.importorskip("aiohttp", reason="TRL's rollout worker asks its server by aiohttp")
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+from pytest_resume_audit import Rig, Rollout, Setup  # noqa: E402
+from pytest_resume_audit.adapters import trl  # noqa: E402
+from pytest_resume_audit.adapters.trl_server import WORDS, tokens_of  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-import numpy as np
-import torch
-
-from pytest_resume_audit import Rig, Rollout, Setup
-from pytest_resume_audit.adapters import trl
-from pytest_resume_audit.adapters.trl_server import WORDS, tokens_of
 
 
 def test_trl_is_what_the_adapter_was_written_for():

@@ -50,6 +50,26 @@ def test_the_batch_that_is_collated_ahead(resume_audit: ResumeAudit) -> None:
     assert_skipped(resume_audit(expect="lossy"), [4, 5, 6, 7])
 
 
+class HalfGroups(TRLCollector):
+    """Steps of one and a half groups."""
+
+    samples_per_step = 3
+
+
+@pytest.mark.resume_audit(
+    HalfGroups,
+    timelines={"half": "hand_out 3; finish 0-2; train; crash; restart; drain"},
+    setup=Setup(prompts=9, group_size=2),
+    life="process",
+    deadline=300,
+)
+def test_a_group_that_is_collated_in_part(resume_audit: ResumeAudit) -> None:
+    """Counts as trained as a whole: half of group 1, and group 2, are lost."""
+    report = resume_audit(expect="lossy")
+    assert_skipped(report, [2])
+    assert report.partial == [1]
+
+
 @pytest.mark.resume_audit(
     TRLCollector,
     timelines={"stale": STALE},

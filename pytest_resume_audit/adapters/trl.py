@@ -89,9 +89,7 @@ class TRLCollector(SelfDrivenCollector):
         rig: loader, engine, buffer and trainer of this life.
 
     Attributes:
-        token_budget: as in TRL: 0 for steps of a fixed number of answers; otherwise how many tokens
-            a step takes, at the most.
-        settings: what else ``AsyncGRPOConfig`` is made with.
+        samples_per_step: answers in a step, where these are not whole groups.
 
     Example:
         >>> from pytest_resume_audit import run
@@ -101,8 +99,7 @@ class TRLCollector(SelfDrivenCollector):
     lives = ("process",)
     stream = "endless"
     delivery = "at_least_once"
-    token_budget: ClassVar[int] = 0
-    settings: ClassVar[dict[str, Any]] = {}
+    samples_per_step: ClassVar[int | None] = None
 
     def run(self, root: Path, *, resume: Path | None, load_replay_buffer: bool) -> None:
         """Train, until the life is ended. There is no buffer that could be loaded."""
@@ -111,11 +108,11 @@ class TRLCollector(SelfDrivenCollector):
         # Its thread wakes every ten seconds, and each time that would have to be waited for.
         tqdm.monitor_interval = 0
         setup = self.rig.setup
-        samples = setup.prompts_per_step * setup.group_size
+        samples = self.samples_per_step or setup.prompts_per_step * setup.group_size
         age = AGES if setup.max_age is None else setup.max_age
         groups = setup.max_in_flight or max(age, 1) * setup.prompts_per_step
         slots = groups * setup.group_size
-        server = AnswersWhenLet(self.rig, slots=slots, filler=2 * samples)
+        server = AnswersWhenLet(self.rig, slots=slots, filler=2 * samples * setup.group_size)
         with tempfile.TemporaryDirectory() as model:
             tokenizer = _make_model(Path(model))
             trainer = _Audited(
@@ -130,7 +127,7 @@ class TRLCollector(SelfDrivenCollector):
                     num_generations=setup.group_size,
                     max_staleness=age,
                     max_inflight_tasks=slots,
-                    token_budget=self.token_budget,
+                    token_budget=0,
                     max_completion_length=8,
                     # Never its own end: see the class.
                     num_train_epochs=setup.passes + 100,
@@ -146,7 +143,6 @@ class TRLCollector(SelfDrivenCollector):
                     logging_strategy="no",
                     disable_tqdm=True,
                     seed=setup.seed,
-                    **self.settings,
                 ),
                 train_dataset=_data(self.rig),
                 processing_class=tokenizer,
@@ -297,8 +293,8 @@ def change_in_trl() -> str | None:
         return None
     return (
         f"TRL is not as in 1.16.0: {', '.join(changed)} changed; read them, and see that "
-        "_Queue.get still drops what they drop, _Begins begins where they do, trained_in reads what they "
-        "train, and AnswersWhenLet is asked as they ask"
+        "_Queue.get still drops what they drop, _Begins begins where they do, trained_in reads "
+        "what they train, and AnswersWhenLet is asked as they ask"
     )
 
 

@@ -136,7 +136,7 @@ class AnswersWhenLet:
             self._over = True
             self._changed.notify_all()
         # Whoever waits for a request is woken: closing alone does not.
-        with suppress(OSError), socket.create_connection(self._http.server_address[:2]):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._http.server_port)):
             pass
         self._http.server_close()
 

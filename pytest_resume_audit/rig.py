@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,6 +99,18 @@ class Rig:
     def point(self, name: str) -> None:
         """Name a place in the collector where the audit may interleave other work, or crash."""
         self._control.check()
+
+    def working(self) -> AbstractContextManager[None]:
+        """While something is done where the audit does not look, such as in a child process.
+
+        The life is not at rest until it ends, so what it leads to is waited for. It has to end
+        whatever the timeline does next.
+
+        Example:
+            >>> with Rig().working():
+            ...     pass  # wait for the child to answer
+        """
+        return self._control.granted()
 
     def saving(self, checkpoint: Path) -> None:
         """Say that a checkpoint begins to be written; for a self-driven collector."""

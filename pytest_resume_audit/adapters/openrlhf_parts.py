@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,7 +140,9 @@ def load(package: str = "openrlhf") -> OpenRLHF:
     if package == "openrlhf" and (why := why_missing()) is not None:
         raise OpenRLHFMissing(why)
     openrlhf = OpenRLHF(package)
-    with _stood_in_for():
+    with _stood_in_for(), warnings.catch_warnings():
+        # What packages say of each other while they are imported is nothing to be tested.
+        warnings.simplefilter("ignore")
         for name in (_ENTRY, "trainer.ppo_trainer_async", "utils.deepspeed.deepspeed"):
             openrlhf.module(name)
     with_progress = sys.modules.get("tqdm")

@@ -47,6 +47,9 @@ class Gate:
     async def opens(self):
         self.event.set()
 
+    async def fails(self):
+        raise ValueError("on purpose")
+
     def plain(self):
         return "plain"
 
@@ -77,6 +80,13 @@ def test_a_failure_is_raised_while_another_call_still_waits(cluster):
     assert LocalRay.get([waiting, other.note.remote("a")]) == [None, ["a"]]
 
 
+def test_a_coroutine_that_fails_fails_its_reference(cluster):
+    gate = cluster.actors(Gate).remote()
+    with pytest.raises(ValueError, match="on purpose"):
+        LocalRay.get(gate.fails.remote())
+    assert LocalRay.get(gate.plain.remote()) == "plain"
+
+
 def test_the_first_that_are_ready_come_in_their_order(cluster):
     held = Notes()
     slow = cluster.actors(lambda: held).remote().waits.remote()
@@ -103,10 +113,13 @@ def test_what_is_put_into_a_queue_is_copied():
 def test_threads_of_a_cluster_end_with_it():
     before, cluster = set(threading.enumerate()), LocalCluster()
     cluster.actors(Notes).remote()
-    cluster.actors(Gate).remote()
+    gate = cluster.actors(Gate).remote()
     assert len(set(threading.enumerate()) - before) == 2
     cluster.end()
     deadline = time.monotonic() + 10
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0)
     assert not set(threading.enumerate()) - before
+    # Who calls it all the same, as in a ``finally``, is told.
+    with pytest.raises(RuntimeError, match="closed"):
+        LocalRay.get(gate.plain.remote())

@@ -189,14 +189,22 @@ class _Loop:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
-        async def called() -> Any:
-            result = function()
-            return await result if inspect.isawaitable(result) else result
+        ref: Future[Any] = Future()
 
-        return asyncio.run_coroutine_threadsafe(called(), self._loop)
+        def begin() -> None:
+            task = self._loop.create_task(_answer(function, ref))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+        except RuntimeError as ended:
+            ref.set_exception(ended)
+        return ref
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -207,3 +215,11 @@ class _Loop:
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+
+async def _answer(function: Callable[[], Any], ref: Future[Any]) -> None:
+    try:
+        result = function()
+        ref.set_result(await result if inspect.isawaitable(result) else result)
+    except Exception as error:
+        ref.set_exception(error)

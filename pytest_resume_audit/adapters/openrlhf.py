@@ -10,7 +10,9 @@ saves, ``DeepspeedStrategy`` with its rotation of checkpoints, ``PromptDataset``
 - **The model server**, ``RolloutRayActor``: it answers when the timeline lets it, a prompt at a
   time, as the real one gives all samples of a prompt together.
 - **The policy's model**: loading, forward, backward and the sync of weights need a GPU. It loads
-  its checkpoint where the real one does, and trains where the real one does.
+  its checkpoint where the real one does, and trains where the real one does: what is trained is
+  counted there, with the default ``--train.micro_batch_size`` of 1. Larger ones leave out what does
+  not fill one, and gradients of a step below ``--train.batch_size`` wait for the next: not seen.
 - **DeepSpeedEngine**: it writes DeepSpeed's files in DeepSpeed's order, with the counts in them.
 - **The data set's files, and the tokenizer**: the rig's prompts, and none.
 - **torch_dist_barrier_and_cuda_sync**: there is one rank, and no GPU.

@@ -35,6 +35,7 @@ class Restated(NamedTuple):
 
 
 _POLICY = ("trainer.ray.ppo_actor", "PolicyModelActor")
+_PPO = ("trainer.ray.ppo_actor", "ActorPPOTrainer")
 _ENGINE = ("trainer.ray.vllm_engine", "RolloutRayActor")
 _TURNS = ("utils.agent", "SingleTurnAgentExecutor")
 _DEEPSPEED = ("utils.deepspeed.deepspeed", "deepspeed.DeepSpeedEngine")
@@ -47,6 +48,7 @@ RESTATED = (
         "_policy",
     ),
     Restated(_POLICY, "fit", "ppo_train clear", "_policy"),
+    Restated(_PPO, "ppo_train", "DataLoader training_step", "_policy"),
     Restated(_POLICY, "append", "append", "_policy"),
     Restated(_POLICY, "get_checkpoint_states", "checkpoint_states", "_policy"),
     Restated(_ENGINE, "generate_responses", "execute gather", "_Engine"),

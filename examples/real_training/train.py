@@ -220,7 +220,9 @@ class Training:
         recorder.saving(checkpoint)
         waiting = {group.ordinal: group for group in list(self.buffer.queue)}
         if self.options.way == "old":
-            there, place, settled = self.loader.state_dict(), self.ordinal, []
+            # At the end of the data the loader's own state is that of a new pass.
+            there = self.loader.state_dict() if self.more else None
+            place, settled = self.ordinal, []
         else:
             frontier = min(self.out, default=self.ordinal)
             place = max(place for place in self.places if place <= frontier)
@@ -254,7 +256,10 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.ordinal = state["step"], state["ordinal"]
         self.settled = set(state["settled"])
-        self.loader.load_state_dict(state["loader"])
+        if state["loader"] is None:
+            self.more = False
+        else:
+            self.loader.load_state_dict(state["loader"])
         recorder.restored(newest)
         if self.options.load_buffer:
             for saved in state["buffer"]:

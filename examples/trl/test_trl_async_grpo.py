@@ -32,8 +32,8 @@ STALE = (
 )
 
 
-# Those of groups are left out, as the adapter is not yet sure of them; the legacy ones need a
-# checkpoint of another form, and the others several passes, or sizes that a step does not have.
+# Those that were played, but for `dropped`. The adapter is not yet sure of groups of several
+# generations; the legacy ones need a checkpoint of another form. The others were not tried.
 NAMED = [
     "clean",
     "idle-save",

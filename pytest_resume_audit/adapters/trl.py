@@ -15,8 +15,8 @@ is used unmodified, but for what it needs GPUs for:
 - ``weight_transfer=``, a public argument: there is nobody to send weights to.
 
 Not in play are the limit of TRL's queue, which is emptied at once into one that the audit can hold,
-and the worker's health checks. What is said again of TRL is the rule by which it drops an answer that is too old
-(:meth:`_Queue.get`), and where the worker begins (``dataset_start_index``).
+and the worker's health checks. What is said again of TRL is the rule by which it drops an answer
+that is too old (:meth:`_Queue.get`), and where the worker begins (``dataset_start_index``).
 :func:`change_in_trl` tells when these have changed.
 """
 

@@ -20,7 +20,13 @@ from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.command import Command
 from pytest_resume_audit.command_play import CommandPlay
-from pytest_resume_audit.lives.kinds import COMMAND_LIFE, LifeKind, missing, not_importable
+from pytest_resume_audit.lives.kinds import (
+    COMMAND_LIFE,
+    LifeKind,
+    missing,
+    not_here,
+    not_importable,
+)
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.play import Play
 from pytest_resume_audit.self_driven import SelfDrivenPlay
@@ -67,6 +73,7 @@ def run(
         TimelineError: for a script that makes no sense.
         TypeError: for what is no collector, no setup, no deadline.
         ModuleNotFoundError: for a life that needs an extra, which is named.
+        NotImplementedError: for a life that this system can't watch: all but the local need Linux.
 
     Example:
         >>> from pytest_resume_audit import LiveCursorCollector, run
@@ -89,6 +96,8 @@ def run(
             raise TypeError(why)
     elif life == "command":
         raise TypeError(COMMAND_LIFE)
+    if (why := not_here(life)) is not None:
+        raise NotImplementedError(why)
     if lacks := missing(life):
         raise ModuleNotFoundError(lacks, name="ray")
     if life not in ("local", "command") and (why := not_importable(make)):

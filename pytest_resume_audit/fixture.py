@@ -13,7 +13,7 @@ from pytest_resume_audit.adapters.loader import LoaderAudit, collector_of
 from pytest_resume_audit.assertions import AuditFailed
 from pytest_resume_audit.conductor import DEADLINE, run
 from pytest_resume_audit.control import LifeEnded
-from pytest_resume_audit.lives.kinds import missing
+from pytest_resume_audit.lives.kinds import missing, not_here
 from pytest_resume_audit.marker import NO_MARKER, Case, wrong_with
 from pytest_resume_audit.replay import replay
 from pytest_resume_audit.reports.drawing import drawing
@@ -126,7 +126,7 @@ class ResumeAudit:
         make = case.collector if collector is None else collector_of(collector)
         if make is None:
             pytest.fail(NO_COLLECTOR)
-        wrong = missing(case.life) or wrong_with(make, case.life)
+        wrong = not_here(case.life) or missing(case.life) or wrong_with(make, case.life)
         if wrong is not None:
             pytest.fail(wrong)
         return make

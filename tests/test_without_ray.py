@@ -1,4 +1,4 @@
-"""A life in Ray where Ray is not installed, and a rig that has no such life."""
+"""Lives that can't be had: without Ray, on another system, and of a rig that has no such life."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from pytest_resume_audit import FuturesCollector, Rig, run
+from pytest_resume_audit import Command, FuturesCollector, Rig, run
 from pytest_resume_audit.lives import kinds
 
 HINT = r"pip install 'pytest-resume-audit\[ray\]'"
@@ -21,6 +21,14 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_extra_is_named(without_ray, life):
     with pytest.raises(ModuleNotFoundError, match=f"life '{life}' needs Ray: {HINT}"):
         run(FuturesCollector, "drain", life=life)
+
+
+@pytest.mark.parametrize("life", ["process", "ray", "ray-driver", "command"])
+def test_a_system_where_processes_cant_be_watched(monkeypatch, life):
+    monkeypatch.setattr(kinds.sys, "platform", "darwin")
+    collector = Command("python train.py") if life == "command" else FuturesCollector
+    with pytest.raises(NotImplementedError, match=f"life '{life}' needs Linux"):
+        run(collector, "drain", life=life)
 
 
 def test_a_marked_test_fails_with_it(without_ray, pytester: pytest.Pytester):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import sys
 from typing import Literal
 
 LifeKind = Literal["local", "process", "ray", "ray-driver", "command"]
@@ -15,6 +16,17 @@ command, which is killed with all it has started."""
 COMMAND_LIFE = (
     "'command' is the life of a Command(\"python train.py ...\"), and a command has no other"
 )
+
+
+def not_here(life: LifeKind) -> str | None:
+    """Why this system can't have a kind of life; None where it can.
+
+    Args:
+        life: the kind.
+    """
+    if life == "local" or sys.platform.startswith("linux"):
+        return None
+    return f"life {life!r} needs Linux, where its processes can be watched: take life='local'"
 
 
 def missing(life: LifeKind) -> str | None:

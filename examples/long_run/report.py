@@ -172,7 +172,6 @@ is in flight at a save is what takes long.
         ("answers made again", lambda run: run.ledger["answered_again"]),
         ("of all that were asked for, %", lambda run: 100 * again(run, len(lengths))),
         ("trainings that were rolled back", lambda run: run.ledger["rolled_back"]),
-        ("steps in all lives", lambda run: sum(life["steps"] for life in run.summary["lives"])),
         ("a checkpoint, KiB", lambda run: statistics.mean(run.sizes) / 1024),
     )
     for name, figure in rows:

@@ -90,6 +90,12 @@ def test_a_save_that_dies_before_its_last_file_leaves_the_checkpoint_before_it()
     assert (report.verdict, report.unreached) == ("lossless", None)
 
 
+def test_a_torn_file_with_the_newest_name_is_refused_loudly():
+    script = "hand_out; finish all; save; crash in save torn each; restart; drain"
+    report = run(Repaired, script, setup=SIZES)
+    assert (report.verdict, report.unreached) == ("refused", None)
+
+
 def test_a_failed_generation_ends_the_run_loudly():
     report = run(Double, "hand_out; fail 3; drain", setup=SIZES)
     assert report.verdict == "error"

@@ -33,6 +33,10 @@ if missing is None:
 MORE = "hand_out; finish all; "
 
 
+class DeeperQueue(OpenRLHFCollector):
+    options = ("--train.async_queue_size", "2")
+
+
 def scripts(begun: str, more: str) -> dict[str, str]:
     """Scripts that are the same story for several sizes.
 
@@ -59,8 +63,10 @@ def scripts(begun: str, more: str) -> dict[str, str]:
 
 EVEN = scripts(begun=2 * MORE, more=MORE)
 OVERSAMPLED = scripts(begun=MORE, more="")
-# Two steps a pass. Between the last two the generator finds that there is no more.
+# Two steps a pass. Saved behind the second, before which the generator has gone on: it has found
+# that there is no more, or has generated for the next pass.
 LAST_STEP = {"last-step": 2 * MORE + "save; hand_out; save; crash; restart; drain"}
+LAST_OF_A_PASS = {"last-step": 2 * MORE + f"save; {MORE}save; crash; restart; drain"}
 MID_FLIGHT = {
     "mid-flight": 2 * MORE + "train; hand_out; finish every 2; save; crash; restart; drain",
     "mid-flight-twice": 2 * (2 * MORE + "train; hand_out; finish every 2; save; crash; restart; ")
@@ -105,6 +111,13 @@ def test_sizes_that_do_not_divide_each_other(resume_audit: ResumeAudit) -> None:
     resume_audit()
 
 
+@pytest.mark.resume_audit(
+    DeeperQueue, timelines=scripts(begun=3 * MORE, more=MORE), setup=Setup(prompts=24)
+)
+def test_two_steps_wait_in_the_queue(resume_audit: ResumeAudit) -> None:
+    resume_audit()
+
+
 @pytest.mark.resume_audit(PartialRolloutCollector, timelines=MID_FLIGHT, setup=Setup(prompts=24))
 def test_answers_are_out_while_it_saves(resume_audit: ResumeAudit) -> None:
     resume_audit()
@@ -126,7 +139,9 @@ def test_behind_the_last_step(resume_audit: ResumeAudit) -> None:
     resume_audit()
 
 
-@pytest.mark.resume_audit(OpenRLHFCollector, timelines=LAST_STEP, setup=Setup(prompts=8, passes=2))
+@pytest.mark.resume_audit(
+    OpenRLHFCollector, timelines=LAST_OF_A_PASS, setup=Setup(prompts=8, passes=2)
+)
 def test_behind_the_last_step_of_a_pass(resume_audit: ResumeAudit) -> None:
     resume_audit()
 
@@ -137,7 +152,9 @@ def test_behind_a_last_step_that_is_cut_short(resume_audit: ResumeAudit) -> None
     resume_audit()
 
 
-@pytest.mark.resume_audit(OpenRLHFCollector, timelines=LAST_STEP, setup=Setup(prompts=7, passes=2))
+@pytest.mark.resume_audit(
+    OpenRLHFCollector, timelines=LAST_OF_A_PASS, setup=Setup(prompts=7, passes=2)
+)
 def test_behind_a_last_step_of_a_pass_that_is_cut_short(resume_audit: ResumeAudit) -> None:
     resume_audit()
 

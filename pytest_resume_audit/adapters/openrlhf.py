@@ -87,7 +87,7 @@ class OpenRLHFCollector(SelfDrivenCollector):
     def run(self, root: Path, *, resume: Path | None, load_replay_buffer: bool) -> None:
         """Train to the end. There is no buffer in a checkpoint to be loaded or left out."""
         torch.manual_seed(self.rig.setup.seed)
-        if resume is not None:
+        if resume is not None and resume != self.latest(root):
             # An older checkpoint is chosen by hand: nothing of the command line names one.
             (resume.parent / LATEST).write_text(resume.name)
         afresh = resume is None and self.latest(root) is not None
@@ -99,9 +99,16 @@ class OpenRLHFCollector(SelfDrivenCollector):
 
     @classmethod
     def latest(cls, root: Path) -> Path | None:
-        """The checkpoint that DeepSpeed's file names."""
+        """The checkpoint that DeepSpeed's file names.
+
+        What a torn one names is not there. Then it is the newest, and a restart from it fails.
+        """
         latest = root / ACTOR / LATEST
-        return root / ACTOR / latest.read_text().strip() if latest.is_file() else None
+        if not latest.is_file():
+            return None
+        name = latest.read_text().strip()
+        named = root / ACTOR / name
+        return named if name and named.is_dir() else super().latest(root / ACTOR)
 
 
 class PartialRolloutCollector(OpenRLHFCollector):

@@ -256,7 +256,10 @@ def plot_rewards(runs: list[Run], path: Path) -> None:
 
 
 def smoothed(rewards: dict[int, float], width: int = 20) -> list[float]:
-    values = [rewards[step] for step in sorted(rewards)]
+    """The mean of the last steps at each; a line that was lost with its life is as that before."""
+    values: list[float] = []
+    for step in range(1, max(rewards) + 1):
+        values.append(rewards.get(step, values[-1] if values else rewards[min(rewards)]))
     return [statistics.mean(values[max(0, at - width + 1) : at + 1]) for at in range(len(values))]
 
 

@@ -216,7 +216,11 @@ def full(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
         f"recorder.ledger({str(directory)!r})\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", limited + script], check=True, capture_output=True, text=True
+        # Without bytecode, of which a full disk would leave a half, for others to stumble over.
+        [sys.executable, "-B", "-c", limited + script],
+        check=True,
+        capture_output=True,
+        text=True,
     )
 
 

@@ -149,41 +149,53 @@ class RigServer:
         # nothing is waited for.
         with suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
             knock.connect(self.address)
-        self._listener.close()
-        for connection in self._connections:
-            connection.close()
+        for connection in list(self._connections):
+            # Each is closed by the thread that reads from it: the number of one that is closed
+            # under a reader may be that of another by the time it reads.
+            with (
+                suppress(OSError),
+                self._locks[id(connection)],
+                socket.socket(fileno=os.dup(connection.fileno())) as same,
+            ):
+                same.shutdown(socket.SHUT_RDWR)
 
     # -- connections ---------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        while not self._over:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                continue
-            if self._over:
-                connection.close()
-                return
-            self._connections.append(connection)
-            self._locks[id(connection)] = threading.Lock()
-            self._threads[id(connection)] = set()
-            threading.Thread(
-                target=self._serve, args=(connection,), name="resume-audit line", daemon=True
-            ).start()
+        with self._listener:
+            while not self._over:
+                with suppress(OSError):
+                    self._let_in(self._listener.accept())
+
+    def _let_in(self, connection: Connection) -> None:
+        if self._over:
+            connection.close()
+            return
+        self._locks[id(connection)] = threading.Lock()
+        self._threads[id(connection)] = set()
+        self._connections.append(connection)
+        threading.Thread(
+            target=self._serve, args=(connection,), name="resume-audit line", daemon=True
+        ).start()
 
     def _serve(self, connection: Connection) -> None:
         try:
             # Here, so that one who connects and says nothing keeps no other out.
             deliver_challenge(connection, self.key)
             answer_challenge(connection, self.key)
-        except (EOFError, OSError, TypeError, AuthenticationError):
-            connection.close()
-            return
+            self._read(connection)
+        except (EOFError, OSError, AuthenticationError):
+            pass
+        finally:
+            with self._locks[id(connection)]:
+                connection.close()
+
+    def _read(self, connection: Connection) -> None:
         try:
             while True:
                 try:
                     number, *words = connection.recv()
-                except (EOFError, OSError, TypeError):
+                except (EOFError, OSError):
                     raise
                 except Exception as error:
                     # It can't be answered, as nobody knows which call it was.
@@ -195,8 +207,7 @@ class RigServer:
                     self._hear(connection, tuple(words))
                 else:
                     self._answer(connection, number, *words)
-        except (EOFError, OSError, TypeError):
-            # A TypeError is what a connection that is closed under a reader raises.
+        except (EOFError, OSError):
             for thread in self._threads.pop(id(connection), ()):
                 self._withdraw(thread)
             self._hear(connection, None)

@@ -619,8 +619,9 @@ def test_matrices_of_collectors_stay_as_they_are() -> None:
 
 
 def make_stateful_loader(workers: int, *, sampled: bool) -> Any:
-    torch = pytest.importorskip("torch")
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    import torch
+    import torchdata.stateful_dataloader as torchdata
+
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     if sampled:
@@ -635,12 +636,14 @@ def make_stateful_loader(workers: int, *, sampled: bool) -> Any:
 
 @pytest.mark.parametrize("form", ["pickle", "torch"])
 def test_torchdata_passes_with_nothing_but_make(form: str) -> None:
+    pytest.importorskip("torchdata.stateful_dataloader", reason="its loader")
     reports = play_all(partial(make_stateful_loader, 0, sampled=True), form=form)
     assert {report.verdict for report in reports.values()} == {"lossless"}
 
 
 @pytest.mark.parametrize("life", ["local", "process"])
 def test_torchdata_with_workers(life: Any) -> None:
+    pytest.importorskip("torchdata.stateful_dataloader", reason="its loader")
     audit = LoaderAudit(partial(make_stateful_loader, 2, sampled=True))
     for name in ("save-02-thrice", "end-1"):
         report = run(audit, name, setup=SETUP, life=life)

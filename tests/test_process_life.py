@@ -257,8 +257,12 @@ def test_lives_of_several_audits_at_once_leave_nothing_behind(tmp_path):
 
 KILLED = """
 import os
+import signal
 from pytest_resume_audit import run
 import dying
+
+# Who is started in the background of a shell may have been told to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Tells(dying.Spins):
     pass

@@ -134,13 +134,16 @@ class Rest:
             before = counts
 
     def _have_woken(self, pollers: set[int], quiet: dict[int, object], patience: Patience) -> bool:
-        """Let each poller wake as often as there are pollers: one may hand on to the next.
+        """Let all pollers wake as often as there are pollers: one may hand on to the next.
+
+        One that has woken may wait for the interpreter, and has done nothing yet. So they wake
+        round after round, and a round is over when each has woken in it and is asleep again.
 
         Returns:
             False when anything else moved meanwhile: then all has to be looked at anew.
         """
         activity = self._control.activity
-        woken = dict.fromkeys(pollers, 0)
+        rounds = 0
         seen = quiet
         while True:
             before = self._look.counts()
@@ -148,19 +151,18 @@ class Rest:
             counts = self._look.counts()
             if self._control.activity != activity or counts.keys() != quiet.keys():
                 return False
-            for thread, count in counts.items():
-                if thread in pollers:
-                    woken[thread] += count != seen[thread]
-                elif count != quiet[thread]:
-                    return False
+            if any(counts[thread] != quiet[thread] for thread in counts.keys() - pollers):
+                return False
             if asleep and counts == before:
-                if min(woken.values()) >= len(pollers):
-                    if not any(self._look.works(thread) for thread in pollers):
+                woken = {thread for thread in pollers if counts[thread] != seen[thread]}
+                if woken == pollers and not any(map(self._look.works, pollers)):
+                    rounds += 1
+                    seen = counts
+                    if rounds == len(pollers):
                         return True
-                elif any(woken[t] and self._look.timed_wait(t) is None for t in pollers):
+                elif any(self._look.timed_wait(thread) is None for thread in woken):
                     return False  # it polls no more, and will not wake again
             patience.lose()
-            seen = counts
 
 
 class Patience:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 LOSSLESS, LOSSY, USAGE, UNDETERMINED = 0, 1, 2, 3
 """Exit codes: the verdict, or why there is none."""
 
+_CODES = {"lossless": LOSSLESS, "lossy": LOSSY, "undetermined": UNDETERMINED}
+
 _INTERRUPTED = 130
 
 EXIT_CODES = """\b
@@ -136,7 +138,7 @@ def coverage(
         console = Console(highlight=False, soft_wrap=False)
         console.print(coverage_text.as_text(report, between, console.width))
     verdict = report.verdict if between is None else between.verdict
-    return {"lossless": LOSSLESS, "lossy": LOSSY, "undetermined": UNDETERMINED}[verdict]
+    return _CODES[verdict]
 
 
 def _read(checkpoints: tuple[Path, ...]) -> list[Counts]:
@@ -290,7 +292,7 @@ def ledger(
         from rich.console import Console
 
         Console(highlight=False).print(ledger_text.as_text(report))
-    return {"lossless": LOSSLESS, "lossy": LOSSY, "undetermined": UNDETERMINED}[report.verdict]
+    return _CODES[report.verdict]
 
 
 def _steps(restarts: str | None) -> list[int] | None:

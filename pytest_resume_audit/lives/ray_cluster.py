@@ -34,6 +34,8 @@ _SETTINGS = {
     # Workers are started for a life, and only when it needs them.
     "enable_worker_prestart": False,
     "prestart_worker_first_driver": False,
+    # A start that is held back until others are through, be they of other lives, can't be seen.
+    "worker_maximum_startup_concurrency": 1024,
 }
 
 

@@ -73,7 +73,8 @@ def run(
         TimelineError: for a script that makes no sense.
         TypeError: for what is no collector, no setup, no deadline.
         ModuleNotFoundError: for a life that needs an extra, which is named.
-        NotImplementedError: for a life that this system can't watch: all but the local need Linux.
+        NotImplementedError: for a life that this system can't watch: in Ray, and of commands, they
+            need Linux.
 
     Example:
         >>> from pytest_resume_audit import LiveCursorCollector, run

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+from collections.abc import Iterable
 from types import FrameType
 
 
@@ -21,3 +23,17 @@ def current_frames() -> dict[int, FrameType]:
     finally:
         if enabled:
             gc.enable()
+
+
+def places(threads: Iterable[threading.Thread]) -> dict[int, object]:
+    """Where threads stand in their Python code, by native id.
+
+    Args:
+        threads: those; left out where they have ended, or are not there yet.
+    """
+    frames = current_frames()
+    return {
+        thread.native_id: (id(frames[thread.ident]), frames[thread.ident].f_lasti)
+        for thread in threads
+        if thread.native_id is not None and thread.ident in frames
+    }

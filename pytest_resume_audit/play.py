@@ -24,8 +24,9 @@ from pytest_resume_audit.lives.nursery import NurseryError
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.process import LifeDied, ProcessLife
 from pytest_resume_audit.lives.snapshot import snapshot
+from pytest_resume_audit.lives.spawned import SpawnedLife
 from pytest_resume_audit.numbering import Numbering
-from pytest_resume_audit.rest import NotAtRest
+from pytest_resume_audit.rest import NotAtRest, has_proc
 from pytest_resume_audit.rig import Rig
 from pytest_resume_audit.savepoints import Image, Images, SavePoints
 from pytest_resume_audit.setup import Setup, widest
@@ -952,8 +953,12 @@ def _in_ray(name: str) -> type[ProcessLife]:
     return kind
 
 
+def _in_a_process() -> type[ProcessLife]:
+    return ProcessLife if hasattr(os, "fork") and has_proc() else SpawnedLife
+
+
 _KINDS: dict[LifeKind, Callable[[], type[ProcessLife]]] = {
-    "process": lambda: ProcessLife,
+    "process": _in_a_process,
     "ray": lambda: _in_ray("RayLife"),
     "ray-driver": lambda: _in_ray("RayDriverLife"),
 }

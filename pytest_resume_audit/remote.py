@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Batch = TypeVar("Batch")
+Address = str | tuple[str, int]
 
 NAMES = {
     "loader": "Loader",
@@ -94,7 +95,7 @@ class Line:
         key: that it asks for.
     """
 
-    def __init__(self, address: str, key: bytes) -> None:
+    def __init__(self, address: Address, key: bytes) -> None:
         self.address = address
         self.key = key
         self.at_call: Callable[[str], None] | None = None
@@ -254,10 +255,10 @@ class Line:
             self._answers.get()()
 
 
-_lines: dict[tuple[str, int], Line] = {}
+_lines: dict[tuple[Address, int], Line] = {}
 
 
-def line_to(address: str, key: bytes) -> Line:
+def line_to(address: Address, key: bytes) -> Line:
     """The one line of this process to a life."""
     place = (address, os.getpid())
     if place not in _lines:

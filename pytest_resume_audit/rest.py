@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
-from pytest_resume_audit.frames import current_frames
+from pytest_resume_audit.frames import places
 
 POLL_HORIZON = 0.1
 """Seconds: a timed wait that ends within it belongs to a poller, which must wake once more
@@ -63,10 +63,13 @@ def look_at(ignored: frozenset[int], parked: set[int]) -> Look:
         ignored: native ids of threads that are not the life's.
         parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
     """
+    return ProcLook(ignored, parked) if has_proc() else FrameLook(ignored, parked)
+
+
+def has_proc() -> bool:
+    """Whether this system tells of its threads what :class:`ProcLook` looks at."""
     needed = (f"{_TASKS}/{threading.get_native_id()}/schedstat", _LAST_BORN)
-    if all(map(os.path.exists, needed)):
-        return ProcLook(ignored, parked)
-    return FrameLook(ignored, parked)
+    return all(map(os.path.exists, needed))
 
 
 def native_threads() -> frozenset[int]:
@@ -372,6 +375,8 @@ def _for_interpreter(call: list[int], lock: int | None) -> bool:
 
 def interpreter_lock() -> int | None:
     """The address at which threads wait for the interpreter; None where it can't be found."""
+    if not has_proc():
+        return None
     # On a busy machine a probe may not get to wait in time: then the next look tries again.
     while not _found and len(_tried) < MOST_PROBES:
         _tried.append(True)
@@ -552,15 +557,8 @@ class FrameLook:
 
     def counts(self) -> dict[int, object]:
         """Where each thread stands, by native id."""
-        frames = current_frames()
-        return {
-            thread.native_id: (id(frames[thread.ident]), frames[thread.ident].f_lasti)
-            for thread in threading.enumerate()
-            if thread.native_id is not None
-            and thread.native_id not in self._ignored
-            and thread.native_id not in self._parked
-            and thread.ident in frames
-        }
+        passed_over = self._ignored | self._parked
+        return places(t for t in threading.enumerate() if t.native_id not in passed_over)
 
     def asleep(self) -> bool:
         """Whether none of them moves for a while."""

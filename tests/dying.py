@@ -164,3 +164,12 @@ class TellsItsPlace(FuturesCollector):
     def start(self):
         super().start()
         print(f"in {os.getcwd()} with {os.environ.get('RUN')}")
+
+
+class TellsThatItTrains(FuturesCollector):
+    """Writes down who it is, and is never done."""
+
+    def train_step(self):
+        with open(os.environ["TELL"], "w") as told:
+            print(os.getpid(), file=told)
+        threading.Event().wait()

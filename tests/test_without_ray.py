@@ -23,7 +23,7 @@ def test_the_extra_is_named(without_ray, life):
         run(FuturesCollector, "drain", life=life)
 
 
-@pytest.mark.parametrize("life", ["process", "ray", "ray-driver", "command"])
+@pytest.mark.parametrize("life", ["ray", "ray-driver", "command"])
 def test_a_system_where_processes_cant_be_watched(monkeypatch, life):
     monkeypatch.setattr(kinds.sys, "platform", "darwin")
     collector = Command("python train.py") if life == "command" else FuturesCollector

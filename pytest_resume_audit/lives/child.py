@@ -18,7 +18,7 @@ from pytest_resume_audit.lives.kinds import not_importable
 from pytest_resume_audit.lives.local import Call, aside_of, helper_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.numbering import Numbering
-from pytest_resume_audit.remote import Line, RemoteRig, line_to, portable
+from pytest_resume_audit.remote import Address, Line, RemoteRig, line_to, portable
 from pytest_resume_audit.rest import interpreter_lock
 from pytest_resume_audit.setup import Setup
 
@@ -26,7 +26,9 @@ STOP = 0
 """The number of the call that a SIGTERM makes."""
 
 
-def live(address: str, key: bytes, setup: Setup, make: bytes, loop: bool, everything: bool) -> None:
+def live(
+    address: Address, key: bytes, setup: Setup, make: bytes, loop: bool, everything: bool
+) -> None:
     """Be a life, until it is stopped or killed.
 
     Args:

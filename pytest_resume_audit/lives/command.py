@@ -169,8 +169,7 @@ class CommandLife(ProcessLife):
                 _, before, cut = words
                 self._death = before, cut
                 self._kill()
-            self.control.activity += 1
-            self._heard.notify_all()
+            self._moves(words)
 
     def _answers_no_more(self) -> bool:
         return self._gone or self._connection is None or self._connection in self._closed

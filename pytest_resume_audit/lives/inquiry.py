@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytest_resume_audit.frames import current_frames
+from pytest_resume_audit.frames import current_frames, places
 from pytest_resume_audit.lives.local import place_of
 from pytest_resume_audit.remote import Line, portable
 from pytest_resume_audit.savepoints import Images, SavePoints
@@ -39,6 +39,7 @@ class Inquiry:
         self._answers: dict[str, Callable[..., Any]] = {
             "weights": weights,
             "threads": self._threads,
+            "frames": self._places,
             "modules": lambda: list(sys.modules),
             "watch": self._begin_watch,
             "unwatch": self._end_watch,
@@ -65,6 +66,11 @@ class Inquiry:
             for thread in threading.enumerate()
             if thread not in ours and not thread.name.startswith("resume-audit")
         ]
+
+    def _places(self) -> dict[int, object]:
+        """Where each thread stands, by native id: all but those that do what is asked here."""
+        ours = {threading.current_thread(), *self._ours()}
+        return places(thread for thread in threading.enumerate() if thread not in ours)
 
     def _begin_watch(
         self, root: Path, at: int | None, death: Death | None, thread: int | None
@@ -132,5 +138,12 @@ class _Deaths(Images):
                 # A fork that helps with the save: whoever waits for its end must not go on, so
                 # that all of them are killed by the process that audits.
                 threading.Event().wait()
-            # With all that it has started, which is its group only where it leads one.
-            os.kill(0 if os.getpgrp() == os.getpid() else os.getpid(), signal.SIGKILL)
+            die()
+
+
+def die() -> None:
+    """Be killed, with all that this process has started."""
+    if not hasattr(os, "killpg"):
+        os.kill(os.getpid(), signal.SIGTERM)  # no signal there: it is over at once
+    # That is its group only where it leads one.
+    os.kill(0 if os.getpgrp() == os.getpid() else os.getpid(), signal.SIGKILL)

@@ -24,9 +24,9 @@ def not_here(life: LifeKind) -> str | None:
     Args:
         life: the kind.
     """
-    if life == "local" or sys.platform.startswith("linux"):
+    if life in ("local", "process") or sys.platform.startswith("linux"):
         return None
-    return f"life {life!r} needs Linux, where its processes can be watched: take life='local'"
+    return f"life {life!r} needs Linux, where its processes can be watched: take life='process'"
 
 
 def missing(life: LifeKind) -> str | None:

@@ -208,8 +208,13 @@ class ProcessLife:
                 self._overheard.errors.append(arrived(*words[1]))
             elif words[0] == "warned":
                 self._warned(*words[1:])
+            self._moves(words)
+
+    def _moves(self, words: tuple[Any, ...] | None) -> None:
+        """Whoever waits looks again; to be asked, and to answer, is nothing that a life does."""
+        if words is None or words[0] != "returned" or words[1] not in self._answers:
             self.control.activity += 1
-            self._heard.notify_all()
+        self._heard.notify_all()
 
     def _returned(self, number: int, ok: bool, value: Any) -> None:
         call = self._calls.pop(number, None)
@@ -261,11 +266,18 @@ class ProcessLife:
         if self._ended is None:
             end = time.monotonic() + A_WHILE
             while not self._has_ended and time.monotonic() < end:
-                self._has_ended = is_over(self._pid)
+                self._has_ended = self._is_over()
             # It is killed in any case: else whoever waits for it might wait for ever.
             self._kill()
-            self._ended = self._nursery.wait(self._pid)
+            self._ended = self._collected()
         return self._ended
+
+    def _is_over(self) -> bool:
+        return is_over(self._pid)
+
+    def _collected(self) -> int:
+        """How it has ended, or does: nothing of it is left then."""
+        return self._nursery.wait(self._pid)
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

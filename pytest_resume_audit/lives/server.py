@@ -24,10 +24,18 @@ from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded
 from pytest_resume_audit.fakes.prompts import Prompt, Rollout
-from pytest_resume_audit.remote import portable
+from pytest_resume_audit.remote import Address, portable
 from pytest_resume_audit.rig import Rig
 
 Reply = Callable[[Any], None]
+
+LISTENS = "resume-audit line"
+"""What threads are called that read what other processes say."""
+
+_ANY: tuple[Address | None, str] = (
+    (None, "AF_UNIX") if hasattr(socket, "AF_UNIX") else (("127.0.0.1", 0), "AF_INET")
+)
+"""An address of this machine alone that is free, and its kind."""
 
 AGAIN = object()
 """What a call comes to that has to stand at its gate once more."""
@@ -58,8 +66,8 @@ class RigServer:
         hear: Callable[[Connection, tuple[Any, ...] | None], None],
     ) -> None:
         self.key = os.urandom(32)
-        self._listener = Listener(None, "AF_UNIX", backlog=64)
-        self.address = str(self._listener.address)
+        self._listener = Listener(*_ANY, backlog=64)
+        self.address: Address = self._listener.address
         self.point_reached = ""
         self.goes_on = False
         self.holds_loader = False
@@ -147,17 +155,17 @@ class RigServer:
         self._over = True
         # Whoever accepts is woken: closing alone does not. It may just have gone by itself, so
         # nothing is waited for.
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
+        with suppress(OSError), socket.socket(getattr(socket, _ANY[1])) as knock:
             knock.connect(self.address)
         for connection in list(self._connections):
             # Each is closed by the thread that reads from it: the number of one that is closed
             # under a reader may be that of another by the time it reads.
-            with (
-                suppress(OSError),
-                self._locks[id(connection)],
-                socket.socket(fileno=os.dup(connection.fileno())) as same,
-            ):
-                same.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError), self._locks[id(connection)]:
+                same = socket.socket(fileno=connection.fileno())
+                try:
+                    same.shutdown(socket.SHUT_RDWR)
+                finally:
+                    same.detach()
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -174,9 +182,7 @@ class RigServer:
         self._locks[id(connection)] = threading.Lock()
         self._threads[id(connection)] = set()
         self._connections.append(connection)
-        threading.Thread(
-            target=self._serve, args=(connection,), name="resume-audit line", daemon=True
-        ).start()
+        threading.Thread(target=self._serve, args=(connection,), name=LISTENS, daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
         try:

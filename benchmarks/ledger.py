@@ -6,7 +6,7 @@
 
 ``calls`` are ratios to a call of an empty function, and to a bare ``write``. The others have DuckDB
 make a log of so many million rows (100), half of one run before a restart and half after it, then
-count it by ``GROUP BY`` alone and judge it, in turns (3), each in a process of its own, with 4 GiB
+count it by ``GROUP BY`` alone and judge it, in turns (3), each in a process of its own, with 3.5 GB
 of memory and two threads. Files go to ``TMPDIR``. Where others use the machine too, it is the
 processor's time that can be compared.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from timeit import repeat
 from typing import Any
 
-MEMORY = "4GB"
+MEMORY = "3.5GB"
 PROMPTS = 256
 """Of a step, each with a group of four."""
 GROUP = 4

@@ -216,7 +216,7 @@ Examples:
     metavar="FILE",
     help="Of other logs: a table of the prompts that were to be trained by now.",
 )
-@click.option("--memory", default="4GB", show_default=True, help="What is more goes to TMPDIR.")
+@click.option("--memory", default="3.5GB", show_default=True, help="What is more goes to TMPDIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON value.")
 def ledger(
     files: tuple[Path, ...],

@@ -73,7 +73,7 @@ def database(memory: str, progress: Progress) -> Iterator[Database]:
     """A database below the directory for temporary files (``TMPDIR``).
 
     Args:
-        memory: that it may take, such as ``4GB``; what is more goes to disk.
+        memory: that it may take, such as ``3.5GB``; what is more goes to disk.
         progress: told of every question that takes long.
     """
     import duckdb

@@ -155,9 +155,16 @@ class _Query:
 
     def _take_in(self) -> None:
         self.db.rows(f"CREATE TYPE kind AS ENUM ({', '.join(map(quoted, EVENTS))})")
+        # Most lines are of one answer each: what these have not takes little room in one column.
         self.db.rows(
-            "CREATE TABLE line (file INTEGER, t BIGINT, event kind, row BIGINT, rows BIGINT[], "
-            "generation INTEGER, generations INTEGER[], step BIGINT, length INTEGER, text VARCHAR)"
+            "CREATE TABLE written (file INTEGER, t BIGINT, event kind, row BIGINT, "
+            "generation INTEGER, length INTEGER, more STRUCT(rows BIGINT[], "
+            "generations INTEGER[], step BIGINT, text VARCHAR)[])"
+        )
+        self.db.rows(
+            "CREATE VIEW line AS SELECT rowid AS id, file, t, event, row, generation, length, "
+            "more[1].rows AS rows, more[1].generations AS generations, more[1].step AS step, "
+            "more[1].text AS text FROM written"
         )
         ahead: dict[str, int] = {}
         for ledger in sorted(self.ledgers, key=lambda one: one.header["mono"]):
@@ -165,8 +172,10 @@ class _Query:
         for file, ledger in enumerate(self.ledgers):
             self.db.doing(f"reading {ledger.path.name} ({file + 1} of {len(self.ledgers)})")
             self.db.rows(
-                f"INSERT INTO line SELECT {file}, mono + {ahead[ledger.clock]}, "
-                "TRY_CAST(event AS kind), row, rows, generation, generations, step, length, text "
+                f"INSERT INTO written SELECT {file}, mono + {ahead[ledger.clock]}, "
+                "TRY_CAST(event AS kind), row, generation, length, "
+                "if(rows IS NULL AND step IS NULL AND text IS NULL, NULL, [{rows: rows, "
+                "generations: generations, step: step, text: text}]) "
                 f"FROM read_json({quoted(ledger.path)}, format = 'newline_delimited', "
                 f"ignore_errors = true, maximum_object_size = {_LONGEST_LINE}, "
                 f"columns = {_COLUMNS}) WHERE ledger IS NULL"
@@ -199,7 +208,7 @@ class _Query:
         ]
         rare = self.db.rows(
             "SELECT t, file, event, text FROM line "
-            "WHERE event IN ('saving', 'saved', 'restored', 'ended') ORDER BY t, rowid"
+            "WHERE event IN ('saving', 'saved', 'restored', 'ended') ORDER BY t, id"
         )
         for group in gather(processes):
             self._look_for_two_runs(group, rare)
@@ -452,7 +461,7 @@ class _Query:
     def _follow_loader(self) -> None:
         self.db.doing("following the loader")
         self.db.rows(
-            "CREATE TABLE hand AS SELECT s.life, l.file, l.t, l.rows, l.rowid AS id "
+            "CREATE TABLE hand AS SELECT s.life, l.file, l.t, l.rows, l.id "
             "FROM line l JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
             "WHERE l.event = 'handed_out'"
         )

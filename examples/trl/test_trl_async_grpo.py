@@ -32,8 +32,7 @@ STALE = (
 )
 
 
-# Those that were played, but for `dropped`. The adapter is not yet sure of groups of several
-# generations; the legacy ones need a checkpoint of another form. The others were not tried.
+# The legacy ones need a checkpoint of another form; `dropped` is below, as STALE.
 NAMED = [
     "clean",
     "idle-save",
@@ -47,7 +46,11 @@ NAMED = [
     "straggler",
     "failed-generation",
     "gap-fill-tail",
+    "half-a-group",
+    "end-of-pass",
+    "second-pass",
     "end-of-data",
+    "uneven",
 ]
 
 

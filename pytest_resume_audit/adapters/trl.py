@@ -86,9 +86,6 @@ class TRLCollector(SelfDrivenCollector):
     what comes behind the last prompt of the setup only fills up the last steps. So TRL's own rule
     for the end, which counts groups, is not played.
 
-    It was seen to work with groups of one generation. With larger ones a run may stand still:
-    that is not understood yet, and says nothing of TRL.
-
     A resume begins at the lowest prompt that was not trained: what was trained above it comes
     again. That is the promise it is held to, *at least once*.
 

@@ -20,6 +20,7 @@ from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
 from pytest_resume_audit.collector import Collector, SelfDrivenCollector
 from pytest_resume_audit.command import Command
 from pytest_resume_audit.command_play import CommandPlay
+from pytest_resume_audit.history import History
 from pytest_resume_audit.lives.kinds import (
     COMMAND_LIFE,
     LifeKind,
@@ -328,7 +329,19 @@ def _reference_of(played: Played, setup: Setup) -> Reference:
         partial=frozenset(o for o, trained in answers.items() if len(trained) < size),
         failed=final.failed,
         dropped=final.dropped,
+        oldest=_oldest(history),
     )
+
+
+def _oldest(history: History) -> int | None:
+    """The greatest age of an answer that a run trains, where that is what it goes by."""
+    ages: dict[str, list[int]] = {"trained": [], "dropped": []}
+    for end in history.ends():
+        ages[end.kind].append(end.age)
+    oldest = max(ages["trained"], default=None)
+    if oldest is None or min(ages["dropped"], default=oldest + 1) <= oldest:
+        return None
+    return oldest
 
 
 def _supervised(play: Play, deadline: float) -> Played:

@@ -423,7 +423,7 @@ class Control:
         """Note that the collector gives a prompt up."""
         with self.lock:
             ordinal = self.numbers.drop(prompt.row)
-            self.record("dropped", ordinal, text=reason)
+            self.record("dropped", ordinal, number=self.weights(), text=reason)
 
     # -- saves of a self-driven life ---------------------------------------------------------
 

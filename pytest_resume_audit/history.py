@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -37,8 +37,9 @@ class Event(NamedTuple):
         kind: one of :data:`KINDS`.
         ordinal: of the prompt; None for what concerns the whole life.
         generation: of its group; None for the whole group.
-        number: ``trained``: the step; ``dispatched``: the weight version; ``saving``, ``saved``
-            and ``restored``: the save, from 1; ``pass_ended``: passes ended so far.
+        number: ``trained``: the step; ``dispatched`` and ``dropped``: the weight version;
+            ``saving``, ``saved`` and ``restored``: the save, from 1; ``pass_ended``: passes ended
+            so far.
         text: the reason of a drop or eviction.
     """
 
@@ -315,6 +316,23 @@ class LifeRecord:
         }
 
 
+class End(NamedTuple):
+    """What became of an answer that was asked for in the lineage.
+
+    Args:
+        kind: ``"trained"`` or ``"dropped"``.
+        ordinal: of its prompt.
+        age: steps that the weights had gone on since it was asked for; of a group that was
+            dropped, since the first of its answers was.
+        carried_over: whether it was asked for before the last restart, and not since.
+    """
+
+    kind: str
+    ordinal: int
+    age: int
+    carried_over: bool
+
+
 @dataclass
 class History:
     """Everything that happened in one audited run, in an order that does not vary.
@@ -353,6 +371,25 @@ class History:
             # What failed or was dropped while the save went on may be in it, or not.
             lineage.append((life, max(save.position, save.end)))
         return lineage[::-1]
+
+    def ends(self) -> Iterator[End]:
+        """How old each answer of the lineage was when it was trained or dropped."""
+        asked: dict[int, dict[int, tuple[int, int]]] = {}  # by generation: weights, life
+        for life, until in self.lineage():
+            for kind, ordinal, generation, number, _ in life.events[:until]:
+                if ordinal is None:
+                    continue
+                if kind == "dispatched":
+                    asked.setdefault(ordinal, {})[generation or 0] = (number or 0, life.number)
+                group = asked.get(ordinal, {})
+                if kind == "trained" and generation in group:
+                    # A step of this number goes into the weights of the step before.
+                    version, since = group[generation]
+                    yield End(kind, ordinal, (number or 0) - 1 - version, since < life.number)
+                elif kind == "dropped" and group:
+                    version = min(version for version, _ in group.values())
+                    since = max(since for _, since in group.values())
+                    yield End(kind, ordinal, (number or 0) - version, since < life.number)
 
     def lines(self) -> list[str]:
         """The history as text, an event a line: equal for equal runs."""

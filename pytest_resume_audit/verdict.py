@@ -102,6 +102,8 @@ class Reference:
         failed: ordinals that failed for good.
         dropped: ordinals that the collector dropped.
         partial: ordinals that it trained in part, such as groups of which a generation failed.
+        oldest: the greatest age of an answer that it trained, in steps; None where it trained
+            none, or dropped one that was no older: what it drops it then drops for other reasons.
     """
 
     rows: tuple[int, ...]
@@ -109,6 +111,7 @@ class Reference:
     failed: frozenset[int]
     dropped: frozenset[int]
     partial: frozenset[int] = frozenset()
+    oldest: int | None = None
 
     @property
     def expected(self) -> frozenset[int]:
@@ -357,6 +360,11 @@ class _Judgement:
         self._check_rows()
         self._find("lossy", "trained in part: some generations of the group", partial)
         self._find("lossy", "starved: buffered at the end, and no step took it", starved)
+        self._find(
+            "lossy",
+            "dropped after a restart, though no older than what an uninterrupted run trains",
+            self._dropped_by_a_restart() - touched - failed,
+        )
         structural = self._structural()
         if self.asked.demand == "clean" and not self.collector.structural:
             text = "not trained by an uninterrupted run" + self._why_structural(structural)
@@ -568,6 +576,24 @@ class _Judgement:
             ordinal
             for save, life in self._resumes()
             for ordinal in life.ordinals("dispatched") & save.standing.buffered
+        }
+
+    def _dropped_by_a_restart(self) -> set[int]:
+        """Prompts whose answers a life took over and dropped, and for no reason but that.
+
+        A restart changes when answers are trained, and so which become too old: such a drop is
+        right, whatever an uninterrupted run drops. Where that trains one as old, age is no reason.
+        """
+        oldest = self.reference.oldest
+        if oldest is None or self.asked.timeline.changes:
+            return set()
+        return {
+            end.ordinal
+            for end in self.history.ends()
+            if end.kind == "dropped"
+            and end.carried_over
+            and end.age <= oldest
+            and end.ordinal in self.reference.trained
         }
 
     # -- reasons -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_resume_audit import FuturesCollector, LiveCursorCollector, Rig, Setup, conductor, run
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
+from pytest_resume_audit.history import Event, History, LifeRecord
 from pytest_resume_audit.timeline import Timeline, TimelineError
 from pytest_resume_audit.verdict import Asked
 
@@ -240,6 +241,30 @@ def test_what_goes_wrong_without_a_crash_is_told_without_one() -> None:
     assert "crash" not in report.timeline.text
     assert report.unreached is None
     assert report.name == "mid-flight"
+
+
+@pytest.mark.parametrize(
+    ("dropped_at", "oldest"),
+    [
+        (None, 2),
+        (3, 2),
+        (2, None),  # it drops what it would train: not for its age
+        (0, None),
+    ],
+)
+def test_the_age_that_an_uninterrupted_run_trains_at_the_most(
+    dropped_at: int | None, oldest: int | None
+) -> None:
+    events = [Event("dispatched", ordinal, 0, 0) for ordinal in range(3)]
+    if dropped_at is not None:
+        events.append(Event("dropped", 2, None, dropped_at, "not wanted"))
+    events += [Event("trained", 0, 0, 3), Event("trained", 1, 0, 1)]
+    assert conductor._oldest(History(lives=[LifeRecord(1, events=events)])) == oldest
+
+
+def test_a_run_that_trains_nothing_trains_no_age() -> None:
+    events = [Event("dispatched", 0, 0, 0), Event("dropped", 0, None, 5, "too old")]
+    assert conductor._oldest(History(lives=[LifeRecord(1, events=events)])) is None
 
 
 # --- how long it waits --------------------------------------------------------------------------

@@ -1042,7 +1042,7 @@ def test_a_drop_needs_a_reason() -> None:
         audited.rig.dropped(Prompt(5), "")
     assert audited.control.records == []
     audited.rig.dropped(Prompt(5), "too old")
-    assert audited.records("dropped") == [Event("dropped", 5, text="too old")]
+    assert audited.records("dropped") == [Event("dropped", 5, number=0, text="too old")]
 
 
 def test_the_place_that_is_buffered_is_the_one_that_is_dropped() -> None:

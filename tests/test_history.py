@@ -8,6 +8,7 @@ import pytest
 
 from pytest_resume_audit.history import (
     KINDS,
+    End,
     Event,
     History,
     LifeRecord,
@@ -238,14 +239,14 @@ def test_the_lines_of_a_history() -> None:
     history = History(
         lives=[
             LifeRecord(1, events=[Event("handed_out", 0), Event("dispatched", 0, 0, 0)]),
-            LifeRecord(2, events=[Event("dropped", 12, text="too old"), Event("crashed")]),
+            LifeRecord(2, events=[Event("dropped", 12, None, 3, "too old"), Event("crashed")]),
         ]
     )
     # A zero is said, what there is not is left out.
     assert history.lines() == [
         "life 1: handed_out 0",
         "life 1: dispatched 0 0 0",
-        "life 2: dropped 12 too old",
+        "life 2: dropped 12 3 too old",
         "life 2: crashed",
     ]
 
@@ -321,6 +322,57 @@ def test_lineage(
     origins: list[int | None], saves: list[tuple[int, int]], lineage: list[tuple[int, int]]
 ) -> None:
     assert lineage_of(origins, saves) == lineage
+
+
+# --- ages ---------------------------------------------------------------------------------------
+
+
+def test_how_old_each_answer_is_when_it_is_trained_or_dropped() -> None:
+    first = [
+        Event("handed_out", 0),
+        Event("dispatched", 0, 0, 2),
+        Event("dispatched", 0, 1, 4),  # a later try of the other half
+        Event("dispatched", 1, 0, 4),
+        Event("dispatched", 2, 0, 4),
+        Event("dispatched", 3, 0, 4),
+        Event("trained", 0, 0, 6),  # in a step that goes into weights of 5 steps
+        Event("trained", 0, 1, 6),
+        Event("dropped", 9, None, 6, "never asked for"),
+        Event("trained", 8, 0, 6),  # nor was this one, as far as was seen
+        Event("dispatched", 1, 0, 6),  # behind the save
+    ]
+    second = [
+        Event("dispatched", 2, 0, 6),
+        Event("dispatched", 4, 0, 6),
+        Event("dispatched", 4, 1, 7),
+        Event("dropped", 1, None, 6, "too old"),
+        Event("trained", 2, 0, 8),
+        Event("trained", 3, 0, 8),
+        Event("dropped", 4, None, 9, "too old"),
+    ]
+    history = History(
+        lives=[LifeRecord(1, events=first), LifeRecord(2, origin=1, events=second)],
+        saves=[SaveRecord(1, 1, 10, NOTHING, 6, ())],
+    )
+    assert list(history.ends()) == [
+        End("trained", 0, 3, False),
+        End("trained", 0, 1, False),
+        End("dropped", 1, 2, True),
+        End("trained", 2, 1, False),
+        End("trained", 3, 3, True),
+        End("dropped", 4, 3, False),  # by the older one of its answers
+    ]
+
+
+def test_a_group_that_is_asked_for_again_in_part_is_not_carried_over() -> None:
+    history = History(
+        lives=[
+            LifeRecord(1, events=[Event("dispatched", 0, 0, 1), Event("dispatched", 0, 1, 1)]),
+            LifeRecord(2, 1, events=[Event("dispatched", 0, 1, 2), Event("dropped", 0, None, 3)]),
+        ],
+        saves=[SaveRecord(1, 1, 2, NOTHING, 2, ())],
+    )
+    assert list(history.ends()) == [End("dropped", 0, 2, False)]
 
 
 def test_saves_are_found_by_their_number() -> None:

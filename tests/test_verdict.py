@@ -642,6 +642,63 @@ def test_what_fails_in_the_uninterrupted_run_may_be_trained_after_a_restart() ->
     assert report.unexpected == []
 
 
+BY_A_RESTART = "dropped after a restart, though no older than what an uninterrupted run trains"
+
+
+def drops(*again: Event, at: int = 3) -> Run:
+    """4-7, asked for after step 1 and saved after step 2, are dropped after step ``at``."""
+    run = Run()
+    run.life(events("dispatched", "4-7", 1), trains(1, "0-3"))
+    run.save(stands(8, trained="0-3", buffered="4-7"), "0-3", version=2)
+    dropped = [Event("dropped", ordinal, None, at, "too old") for ordinal in numbers("4-7")]
+    run.life(list(again), dropped, trains(at + 1, "8-15"), origin=1, start_place=8)
+    return run
+
+
+def test_an_answer_of_an_age_that_is_trained_else_is_not_dropped_for_its_age() -> None:
+    report = drops().judged("0-3 8-15", reference=replace(expects(ALL), oldest=2))
+    assert findings(report) == [("lossy", BY_A_RESTART, [4, 5, 6, 7])]
+    assert report.dropped == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("oldest", [0, 1])
+def test_a_restart_may_make_an_answer_too_old(oldest: int) -> None:
+    report = drops().judged("0-3 8-15", reference=replace(expects(ALL), oldest=oldest))
+    assert (report.verdict, report.dropped) == ("lossless", [4, 5, 6, 7])
+
+
+def test_of_a_collector_that_drops_for_other_reasons_none_is_told_by_age() -> None:
+    assert drops().judged("0-3 8-15", reference=expects(ALL)).verdict == "lossless"
+
+
+def test_what_is_asked_for_again_is_dropped_for_reasons_of_its_own() -> None:
+    run = drops(*events("dispatched", "4 6", 2))
+    report = run.judged("0-3 8-15", reference=replace(expects(ALL), oldest=2))
+    assert findings(report) == [("lossy", BY_A_RESTART, [5, 7])]
+
+
+def test_what_an_uninterrupted_run_gives_up_too_is_not_dropped_by_the_restart() -> None:
+    reference = replace(expects("0-4 8-15", dropped="5 6", failed="7"), oldest=2)
+    report = drops().judged("0-3 8-15", reference=reference)
+    assert findings(report) == [("lossy", BY_A_RESTART, [4])]
+
+
+def test_what_is_trained_or_fails_after_all_is_not_dropped_by_the_restart() -> None:
+    run = drops()
+    run.history.lives[1].events.extend(events("failed", "5"))
+    report = run.judged("0-4 8-15", reference=replace(expects(ALL), oldest=2))
+    assert findings(report) == [("lossy", BY_A_RESTART, [6, 7])]
+
+
+def test_with_other_sizes_other_answers_are_dropped() -> None:
+    report = drops().judged(
+        "0-3 8-15",
+        reference=replace(expects(ALL), oldest=2),
+        script="save; crash; restart with batch_size 8; drain",
+    )
+    assert (report.verdict, report.dropped) == ("lossless", [4, 5, 6, 7])
+
+
 # --- structural ---------------------------------------------------------------------------------
 
 

@@ -125,3 +125,28 @@ class NumbersInSteps(Rewinding):
         size = self.rig.setup.prompts_per_step
         state["settled"] = [step * size + place for step, place in state["settled"]]
         super().load_buffer(state, load_replay_buffer=load_replay_buffer)
+
+
+@planted(
+    "H5",
+    "hand_out 8; finish 0-3; train; hand_out 12; finish 4-7; train; hand_out 16; finish 8-11; "
+    "save; crash; restart",
+    setup=Setup(max_age=1),
+    because="8-11 were asked for after step 1, and the restart is after step 2, where an "
+    "uninterrupted run trains them. Taken for answers of step 0 they are two steps old",
+    dropped="8-11",
+    finding="dropped after a restart",
+    concerned="8-11",
+    caught_by="even-stale-20",
+)
+class AgesAnew(Small):
+    """Saves its answers without the step that they are of, and drops them as too old.
+
+    Seen in no public thread.
+    """
+
+    def state(self) -> dict[str, Any]:
+        state = super().state()
+        for rollout in state["buffer"]["rollouts"]:
+            rollout["weight_version"] = 0
+        return state

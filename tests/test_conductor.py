@@ -151,6 +151,16 @@ def test_a_loss_by_position_is_told_though_it_shows_not_all() -> None:
     assert report.skipped[:2] == [0, 1]
 
 
+def test_a_loss_by_position_is_told_though_it_is_throttled_too() -> None:
+    """Of the two in flight neither is saved, and 11 is not sent off."""
+    lossless = "hand_out 12; finish 11; drain"
+    lossy = "hand_out 12; finish 11; save; crash; restart; drain"
+    report = run(LiveCursorCollector, own(lossless, lossy, BUFFERED))
+    assert report.unreached is not None
+    assert (report.verdict, report.passed) == ("lossy", False)
+    assert report.timeline.text == lossy
+
+
 def test_a_script_that_shows_all_is_not_played_again() -> None:
     report = run(FuturesCollector, own("hand_out 4; save; crash; restart; drain", NEWEST, "saved"))
     assert report.timeline.text == "hand_out 4; save; crash; restart; drain"
@@ -203,6 +213,28 @@ def test_the_uninterrupted_run_of_a_class_is_played_once_for_each_size() -> None
         assert run(collector, ONE_STEP, setup=setup).verdict == "lossless"
         lives.append(len(made))
     assert lives == [3, 2, 3, 2, 2]
+
+
+def test_scripts_that_are_measured_against_one_run_have_it_played_once() -> None:
+    collector, made = counting()
+    whole = Timeline.parse("hand_out 4; finish 0-3; train; hand_out 8; drain")
+    lives = []
+    for script in (ONE_STEP, "hand_out 8; save; crash; restart; drain"):
+        made.clear()
+        assert run(collector, Asked(Timeline.parse(script), Setup(), uninterrupted=whole)).passed
+        lives.append(len(made))
+    assert lives == [3, 2]
+
+
+def test_what_is_handed_out_and_not_trained_without_a_crash_is_not_expected() -> None:
+    """18 prompts in steps of 4: the last two are answered, and never make a step."""
+
+    class OnlyWholeSteps(FuturesCollector):
+        def train_step(self) -> bool:
+            return len(self.rig.buffer) >= 4 and super().train_step()
+
+    report = run(OnlyWholeSteps, ONE_STEP, setup=Setup(prompts=18))
+    assert (report.verdict, report.structural) == ("lossless", [16, 17])
 
 
 def test_the_uninterrupted_run_of_a_factory_is_played_each_time() -> None:
@@ -278,6 +310,7 @@ class Works:
         self.over = threading.Event()
 
     def play(self) -> str:
+        assert threading.current_thread().daemon, "one that hangs would keep the process alive"
         self.over.wait()
         return "played"
 

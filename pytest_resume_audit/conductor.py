@@ -323,13 +323,15 @@ def _reference_of(played: Played, setup: Setup) -> Reference:
     for event in life.events:
         if event.kind == "trained" and event.ordinal is not None:
             answers.setdefault(event.ordinal, set()).add(event.generation or 0)
+    trained = frozenset(o for o, generations in answers.items() if len(generations) == size)
     return Reference(
         rows=history.rows,
-        trained=frozenset(o for o, trained in answers.items() if len(trained) == size),
-        partial=frozenset(o for o, trained in answers.items() if len(trained) < size),
+        trained=trained,
+        partial=frozenset(answers.keys() - trained),
         failed=final.failed,
         dropped=final.dropped,
         oldest=_oldest(history),
+        retried=trained & life.ordinals("failed"),
     )
 
 

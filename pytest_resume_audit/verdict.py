@@ -104,6 +104,7 @@ class Reference:
         partial: ordinals that it trained in part, such as groups of which a generation failed.
         oldest: the greatest age of an answer that it trained, in steps; None where it trained
             none, or dropped one that was no older: what it drops it then drops for other reasons.
+        retried: ordinals that failed, and that it trained in a later try.
     """
 
     rows: tuple[int, ...]
@@ -112,6 +113,7 @@ class Reference:
     dropped: frozenset[int]
     partial: frozenset[int] = frozenset()
     oldest: int | None = None
+    retried: frozenset[int] = frozenset()
 
     @property
     def expected(self) -> frozenset[int]:
@@ -488,6 +490,10 @@ class _Judgement:
         last: dict[tuple[int, int | None], str] = {}
         flying: Counter[tuple[int, int | None]] = Counter()
         for life, until in self.lineage:
+            # What is tried again where nothing comes between was still to be, at the save.
+            last = {
+                which: end for which, end in last.items() if which[0] not in self.reference.retried
+            }
             flying.clear()
             for event in life.events[:until]:
                 if event.ordinal is None:
@@ -668,6 +674,10 @@ class _Judgement:
             )
         return None
 
+    def _unsettled(self, save: SaveRecord) -> frozenset[int]:
+        """What was out at a save, or had failed and was still to be tried again."""
+        return save.standing.unsettled | save.standing.failed & self.reference.retried
+
     @staticmethod
     def _furthest(save: SaveRecord) -> int:
         standing = save.standing
@@ -696,6 +706,7 @@ class _Judgement:
             (standing.held, "finished, held by the collector,"),
             (standing.handed_out, "handed out, not dispatched,"),
             (standing.evicted, "evicted"),
+            (standing.failed, "failed"),
         ):
             if ordinal in ordinals:
                 kind = f"{where.rstrip(',')} at a save"
@@ -784,7 +795,7 @@ class _Judgement:
         # Where no legacy checkpoint could be made the run is unreached, whatever it lost.
         made = any(save.legacy for save in self.history.saves)
         resumes = self._legacy_resumes() if made else self._resumes()
-        out = {o for save, _ in resumes for o in save.standing.unsettled}
+        out = {o for save, _ in resumes for o in self._unsettled(save)}
         return {ordinal for ordinal in skipped if lost[ordinal] in out}
 
     def _excused_repeats(self, repeated: Mapping[int, int]) -> set[int]:
@@ -793,7 +804,7 @@ class _Judgement:
         # By row: the weights don't tell which of a row's places was repeated.
         allowed: Counter[int] = Counter()
         for save, _ in self._resumes():
-            lowest = min(save.standing.unsettled, default=save.standing.place)
+            lowest = min(self._unsettled(save), default=save.standing.place)
             before = save.standing.trained | save.standing.settled
             allowed.update(self.rows[o] for o in before if o > lowest)
         return {o for o, times in repeated.items() if times <= allowed[self.rows[o]]}

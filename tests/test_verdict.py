@@ -618,6 +618,43 @@ def test_a_failure_before_the_save_is_answered_after_the_restart_and_lost() -> N
     assert report.reasons[5].kind == "held by the collector"
 
 
+def tried_again(*second: Event, legacy: bool = False) -> Run:
+    """5 fails before the save; without a restart it is tried again behind it."""
+    run = Run()
+    run.life(trains(1, "0-3"), events("dispatched", "5"), events("failed", "5"))
+    run.save(stands(8, trained="0-3", failed="5"), "0-3", version=1, legacy=legacy)
+    run.life(list(second), trains(2, "4 6-15"), origin=1, start_place=8, warned=legacy)
+    return run
+
+
+RETRIES = replace(expects(ALL), retried=frozenset({5}))
+
+
+def test_a_failure_that_is_tried_again_without_a_restart_is_no_way_out() -> None:
+    report = tried_again().judged("0-4 6-15", reference=RETRIES)
+    assert (report.skipped, report.failed) == ([5], [])
+    assert report.reasons[5].text == (
+        "failed at save 1, and life 2 restarted the loader at 8, behind it"
+    )
+
+
+def test_a_try_that_fails_after_the_restart_is_a_failure() -> None:
+    report = tried_again(*events("failed", "5")).judged("0-4 6-15", reference=RETRIES)
+    assert (report.verdict, report.failed) == ("lossless", [5])
+
+
+def test_what_is_not_tried_again_without_a_restart_either_has_failed() -> None:
+    reference = replace(expects(ALL), retried=frozenset({4}))
+    report = tried_again().judged("0-4 6-15", reference=reference)
+    assert (report.verdict, report.failed) == ("lossless", [5])
+
+
+def test_what_was_to_be_tried_again_was_out_at_a_legacy_save() -> None:
+    run = tried_again(legacy=True)
+    report = run.judged("0-4 6-15", reference=RETRIES, demand="legacy")
+    assert (report.verdict, report.excused) == ("lossless", [5])
+
+
 @pytest.mark.parametrize("kind", ["failed", "dropped"])
 def test_what_was_given_up_counts_in_the_lineage_only(kind: str) -> None:
     # It is given up behind the save, in a stretch that the restart rolls back.
@@ -1271,6 +1308,15 @@ def test_a_repeat_below_the_lowest_unsettled_is_not() -> None:
     report = repeats("1 3").judged("0-15 1 3", collector=AtLeastOnce)
     assert findings(report) == [("lossy", "trained more than once", [1])]
     assert report.excused == [3]
+
+
+def test_what_is_to_be_tried_again_is_not_settled_either() -> None:
+    run = repeats("1 3")
+    run.history.saves[0].standing = stands(8, trained="1 3-7", failed="0", in_flight="2")
+    reference = replace(expects(ALL), retried=frozenset({0}))
+    report = run.judged("0-15 1 3", collector=AtLeastOnce, reference=reference)
+    assert (report.verdict, report.excused) == ("lossless", [1, 3])
+    assert run.judged("0-15 1 3", collector=AtLeastOnce).excused == [3]
 
 
 def test_one_repeat_a_restart_is_allowed() -> None:

@@ -9,9 +9,9 @@ from right_ways import ConsumedIds
 
 from faults.place import IDLE
 from faults.planted import planted
-from faults.small import Rewinding, Small
+from faults.small import Group, Rewinding, Small
 from faults.torn_sets import read, write
-from pytest_resume_audit import Setup
+from pytest_resume_audit import Rig, Setup
 from pytest_resume_audit.collectors import checkpoints
 
 
@@ -150,3 +150,36 @@ class AgesAnew(Small):
         for rollout in state["buffer"]["rollouts"]:
             rollout["weight_version"] = 0
         return state
+
+
+@planted(
+    "H6",
+    "hand_out 8; finish 0-3; train; fail 5; finish 4 6 7; save; crash; restart",
+    setup=Setup(max_failures=1),
+    because="5 has failed and is asked for again behind the next step, which comes after the save",
+    skipped="5",
+    why={"failed at a save": "5"},
+    caught_by="failed-generation",
+)
+class RetriesForgotten(Small):
+    """Asks again for what failed, once a step is done; a checkpoint knows nothing of it.
+
+    Seen in no public thread.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.again: list[Group] = []
+
+    def ended(self, group: Group) -> None:
+        if len(group.answers) < self.rig.setup.group_size:
+            self.again.append(group)
+        else:
+            super().ended(group)
+
+    def train_step(self) -> bool:
+        trained = super().train_step()
+        for group in self.again:
+            self.send(group.number, group.prompt)
+        self.again.clear()
+        return trained

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_resume_audit import Collector, Setup, Timeline
+from pytest_resume_audit import Collector, SelfDrivenCollector, Setup, Timeline
 from pytest_resume_audit.history import Event, History, LifeRecord, SaveRecord, Standing
 from pytest_resume_audit.verdict import (
     WORST_LAST,
@@ -764,6 +764,26 @@ def test_structural_is_a_fault_only_where_it_is_asked_for(
         assert findings(report) == [
             ("lossy", "not trained by an uninterrupted run", [12, 13, 14, 15])
         ]
+
+
+def test_of_an_uninterrupted_run_without_an_end_nothing_is_structural() -> None:
+    run = Run(rows=(), size=16)
+    run.life()
+    nothing = Reference((), frozenset(), frozenset(), frozenset())
+    report = run.judged(None, reference=nothing, demand="clean", error=OSError("disk full"))
+    assert findings(report) == [("error", "OSError: disk full", [])]
+    assert report.structural == []
+
+
+def test_more_passes_than_the_setup_has_are_a_fault_where_it_is_asked_for() -> None:
+    run = Run(rows=(*ROWS, *ROWS))
+    run.life(trains(1, "0-31"))
+    report = run.judged("0-15 0-15", demand="clean")
+    beyond = list(range(16, 32))
+    assert findings(report) == [("lossy", "trained beyond the passes of the setup", beyond)]
+    assert run.judged("0-15 0-15").verdict == "lossless"
+    twice = Setup(passes=2)
+    assert run.judged("0-15 0-15", demand="clean", setup=twice).verdict == "lossless"
 
 
 def test_a_stream_that_ends_early_is_structural() -> None:
@@ -1543,7 +1563,7 @@ def unmet(**played: Any) -> AuditReport:
     run = Run()
     run.life(trains(1, ALL))
     standing = played.pop("standing", stands(16, trained=ALL))
-    run.save(standing, ALL, version=4)
+    run.save(standing, ALL, version=4).kept_out = played.pop("kept_out", ())
     return run.judged(ALL, must_reach=("saved", STATE), **played)
 
 
@@ -1574,8 +1594,13 @@ def test_the_steps_that_could_not_be_done_are_told() -> None:
             {"standing": stands(16, trained="0-14", held="15")},
             ", with finished prompts held by the collector",
         ),
+        (
+            {"kept_out": ("finish 4", "hand_out 8")},
+            ": race not taken, as finish 4, hand_out 8 had to wait for the save",
+        ),
+        ({"collector": SelfDrivenCollector}, ", as it trains and saves by itself"),
     ],
-    ids=["throttled", "gate-open", "held"],
+    ids=["throttled", "gate-open", "held", "kept-out", "self-driven"],
 )
 def test_what_its_own_way_of_working_prevents_is_unreached(
     played: dict[str, Any], why: str
@@ -1583,6 +1608,28 @@ def test_what_its_own_way_of_working_prevents_is_unreached(
     report = unmet(**played)
     assert report.unreached == f"not reached: {STATE}{why}"
     assert report.verdict == "lossless"
+
+
+LEFT_OUT = (Missed("train 2", "there was not enough", throttled=False),)
+
+
+def test_a_script_of_ones_own_has_to_be_done_as_it_stands() -> None:
+    report = one_life().judged(ALL, missed=LEFT_OUT)
+    assert only_finding(report) == (
+        "not reached: every step of the script (train 2: there was not enough)"
+    )
+    assert report.verdict == "undetermined"
+
+
+def test_a_loss_says_more_than_a_step_that_was_left_out() -> None:
+    report = one_life().judged("0-14", missed=LEFT_OUT)
+    assert findings(report) == [("lossy", "skipped", [15])]
+
+
+@pytest.mark.parametrize("states", [{"must_reach": ("began",)}, {"may_reach": ("began",)}])
+def test_a_timeline_with_states_to_reach_is_judged_by_these(states: dict[str, Any]) -> None:
+    report = one_life().judged(ALL, missed=LEFT_OUT, **states)
+    assert "every step" not in f"{report.findings} {report.unreached}"
 
 
 def test_unreached_is_no_excuse_for_a_loss() -> None:

@@ -321,7 +321,7 @@ class _Judgement:
         self.history = played.history
         self.collector = collector
         self.lineage = self.history.lineage()
-        self.rows = self.history.rows or reference.rows
+        self.rows = reference.rows
         self.places: dict[int, list[int]] = {}
         for ordinal, row in enumerate(self.rows):
             self.places.setdefault(row, []).append(ordinal)
@@ -738,7 +738,7 @@ class _Judgement:
     def _counted(self, save: SaveRecord, ordinal: int) -> bool:
         """Whether the weights had gone through this prompt's row when a save began."""
         size, row = self.generations, self.rows[ordinal]
-        return not save.counts or any(save.counts[row * size : (row + 1) * size])
+        return any(save.counts[row * size : (row + 1) * size])
 
     def _why_twice(self, ordinal: int) -> Reason:
         """Why a row went into the weights more often than it has places.

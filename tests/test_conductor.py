@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from pytest_resume_audit import FuturesCollector, LiveCursorCollector, Rig, Setup, conductor, run
+from pytest_resume_audit import (
+    Collector,
+    FuturesCollector,
+    LiveCursorCollector,
+    Rig,
+    Rollout,
+    Setup,
+    conductor,
+    run,
+)
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.history import Event, History, LifeRecord
 from pytest_resume_audit.timeline import Timeline, TimelineError
@@ -83,6 +92,7 @@ def test_the_sizes_are_those_of_the_call_else_those_of_the_timeline() -> None:
     assert run(FuturesCollector, asked).setup == Setup(prompts=8)
     assert run(FuturesCollector, asked, setup=Setup(prompts=12)).setup == Setup(prompts=12)
     assert run(FuturesCollector, asked).name == "own"
+    assert run(FuturesCollector, asked).demand == "lossless"
     assert run(FuturesCollector, ONE_STEP).setup == Setup()
     assert run(FuturesCollector, ONE_STEP, setup=Setup(prompts=12)).setup == Setup(prompts=12)
     named = NAMED["second-pass"]
@@ -235,6 +245,45 @@ def test_what_is_handed_out_and_not_trained_without_a_crash_is_not_expected() ->
 
     report = run(OnlyWholeSteps, ONE_STEP, setup=Setup(prompts=18))
     assert (report.verdict, report.structural) == ("lossless", [16, 17])
+
+
+def test_what_is_trained_in_part_without_a_crash_is_no_fault_of_one() -> None:
+    """The first answer to prompt 1 fails, and the second is trained alone."""
+
+    class TrainsAnyAnswer(Collector):
+        def __init__(self, rig: Rig) -> None:
+            super().__init__(rig)
+            self.batches = iter(rig.loader)
+            self.answers: list[Rollout] = []
+
+        def start(self) -> None:
+            """Nothing to start."""
+
+        def pull(self) -> bool:
+            batch = next(self.batches, [])
+            for prompt in batch:
+                for generation in range(2):
+                    self.rig.engine.submit(prompt, generation).add_done_callback(self.ended)
+            return bool(batch)
+
+        def ended(self, answer: Any) -> None:
+            if answer.exception() is None:
+                self.answers.append(answer.result())
+
+        def train_step(self) -> bool:
+            answers, self.answers = self.answers, []
+            if answers:
+                self.rig.trainer.train(answers)
+            return bool(answers)
+
+        def save(self, root: Path, step: int) -> None:
+            raise NotImplementedError
+
+        def restore(self, checkpoint: Path, *, load_replay_buffer: bool) -> None:
+            raise NotImplementedError
+
+    report = run(TrainsAnyAnswer, "hand_out 4; fail 1:0", setup=Setup(prompts=8, group_size=2))
+    assert (report.verdict, report.partial, report.structural) == ("lossless", [], [])
 
 
 def test_the_uninterrupted_run_of_a_factory_is_played_each_time() -> None:

@@ -355,6 +355,47 @@ def test_never_handed_out_in_a_life_that_has_no_end() -> None:
     assert run.judged("0-11").reasons[12].text == "never handed out: the run did not end"
 
 
+def test_never_handed_out_behind_a_restart() -> None:
+    """Life 1 has gone on behind the save, to 14; life 2 ends at 12."""
+    run = Run()
+    run.life(trains(1, "0-7"), final=stands(14, trained="0-7", in_flight="8-13"))
+    run.save(stands(8, trained="0-7"), "0-7", version=1)
+    final = stands(12, settled="0-7", trained="8-11")
+    run.life(trains(2, "8-11"), origin=1, start_place=8, final=final)
+    report = run.judged("0-11")
+    assert {report.reasons[o].text for o in (12, 13, 14, 15)} == {
+        "never handed out: the loader ended at 12"
+    }
+
+
+def owed(start: int) -> Run:
+    """5 is in flight at save 1, and has not come round again at save 2, of a life from ``start``.
+
+    Life 3 goes on behind it.
+    """
+    run = Run()
+    run.life(trains(1, "0-4 6 7"))
+    run.save(stands(8, trained="0-4 6 7", in_flight="5"), "0-4 6 7", version=1)
+    run.life(origin=1, start_place=start)
+    run.save(stands(start, settled="0-4 6 7", owed="5"), "0-4 6 7", version=1)
+    run.life(trains(2, "8-15"), origin=2, start_place=8)
+    return run
+
+
+def test_not_come_round_again_at_the_next_save() -> None:
+    reason = owed(4).judged("0-4 6-15").reasons[5]
+    assert reason.kind == "not come round again at a save"
+    assert reason.text == (
+        "not come round again at save 2, and life 3 restarted the loader at 8, behind it"
+    )
+
+
+def test_what_could_not_come_round_again_was_lost_before() -> None:
+    assert owed(6).judged("0-4 6-15").reasons[5].text == (
+        "in flight at save 1, and life 2 restarted the loader at 6, behind it"
+    )
+
+
 def test_trained_before_the_save_and_not_in_the_restored_weights() -> None:
     run = Run()
     run.life(trains(1, "0-5"))
@@ -618,6 +659,28 @@ def test_a_failure_before_the_save_is_answered_after_the_restart_and_lost() -> N
     assert report.reasons[5].kind == "held by the collector"
 
 
+def test_a_new_try_that_was_in_flight_at_the_save_is_lost_and_has_not_failed() -> None:
+    run = Run()
+    again = events("dispatched", "5") + events("failed", "5") + events("dispatched", "5")
+    run.life(trains(1, "0-4"), again)
+    run.save(stands(8, trained="0-4", in_flight="5"), "0-4", version=1)
+    run.life(trains(2, "6-15"), origin=1, start_place=8)
+    report = run.judged("0-4 6-15")
+    assert (report.skipped, report.failed) == ([5], [])
+
+
+def test_what_was_in_flight_at_the_save_may_fail_after_it() -> None:
+    run = Run()
+    run.life(trains(1, "0-4"), events("dispatched", "5"))
+    run.save(stands(8, trained="0-4", in_flight="5"), "0-4", version=1)
+    run.life(
+        events("dispatched", "5"), events("failed", "5"), trains(2, "6-15"),
+        origin=1, start_place=5,
+    )  # fmt: skip
+    report = run.judged("0-4 6-15")
+    assert (report.verdict, report.failed) == ("lossless", [5])
+
+
 def tried_again(*second: Event, legacy: bool = False) -> Run:
     """5 fails before the save; without a restart it is tried again behind it."""
     run = Run()
@@ -786,6 +849,13 @@ def test_more_passes_than_the_setup_has_are_a_fault_where_it_is_asked_for() -> N
     assert run.judged("0-15 0-15", demand="clean", setup=twice).verdict == "lossless"
 
 
+def test_what_comes_behind_the_passes_of_the_setup_is_structural_where_it_has_an_end() -> None:
+    run = Run(rows=tuple(range(18)), size=18)
+    run.life(trains(1, ALL))
+    report = run.judged(ALL, reference=expects(ALL, rows=tuple(range(18))))
+    assert report.structural == [16, 17]
+
+
 def test_a_stream_that_ends_early_is_structural() -> None:
     run = Run(rows=tuple(range(12)), size=16)
     run.life(trains(1, "0-11"))
@@ -942,6 +1012,17 @@ def test_passes_in_an_order_of_their_own() -> None:
     run.life(trains(1, "0-6"), final=stands(8, held="7"))
     report = run.judged("0-3 1-3", setup=TWO_PASSES)
     assert report.skipped == [7]
+
+
+def test_what_another_pass_has_trained_does_not_hide_what_was_jumped_over() -> None:
+    # Row 0 is trained at 0, and its place 4 lies before the restart.
+    run = two_passes()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1)
+    run.life(trains(2, "5-7"), origin=1, start_place=5)
+    report = run.judged("0-3 1-3", setup=TWO_PASSES)
+    assert report.skipped == [4]
+    assert report.reasons[4].kind == "jumped over"
 
 
 # --- endless streams ----------------------------------------------------------------------------
@@ -1484,6 +1565,7 @@ def test_a_history_without_lives_is_judged_without_a_crash() -> None:
         Asked(Timeline.parse("drain"), Setup()), expects("0-3"), Played(History(), []), Collector
     )
     assert empty.skipped == [0, 1, 2, 3]
+    assert empty.reasons[0].text == "never handed out: nothing was played"
     assert not empty.passed
 
 
@@ -1827,3 +1909,9 @@ def test_a_pass_that_is_never_begun_is_told_of() -> None:
     assert [finding.text for finding in report.findings] == [
         "not trained by an uninterrupted run: pass 2 of 2 was never begun"
     ]
+    # The same in the midst of a pass.
+    setup = Setup(prompts=4)
+    run, reference = Run(rows=(0, 1, 2, 3)), expects("0 1", rows=(0, 1, 2, 3))
+    run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0 1"))
+    report = run.judged("0 1", setup=setup, demand="clean", reference=reference)
+    assert [finding.text for finding in report.findings] == ["not trained by an uninterrupted run"]

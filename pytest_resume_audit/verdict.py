@@ -841,10 +841,13 @@ class _Judgement:
                 )
 
     def _check_silent_restart(self, life: LifeRecord) -> None:
-        if life.wanted is None or life.origin == life.wanted or not life.began:
+        if life.wanted is None or not life.began:
             return
         wanted = self.history.save(life.wanted)
-        if life.origin is not None and any(save.torn for save in self.history.saves):
+        since = [
+            s for s in self.history.saves if wanted.number <= s.number and s.life < life.number
+        ]
+        if life.origin is not None and any(save.torn for save in since):
             return  # the newest may be the torn one: an older is a way out
         version = 0 if life.origin is None else self.history.save(life.origin).weight_version
         if version < wanted.weight_version:

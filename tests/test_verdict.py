@@ -1146,6 +1146,7 @@ def test_a_silent_restart_from_nothing() -> None:
         (1, 1),  # the script says `restart from 0`
         (None, None),  # the script says `restart afresh`
         (2, 1),  # newer than asked for
+        (2, None),
     ],
 )
 def test_no_silent_restart(origin: int | None, wanted: int | None) -> None:
@@ -1372,6 +1373,10 @@ def test_without_a_legacy_checkpoint_nothing_is_shown_about_one() -> None:
     assert only_finding(report) == "not reached: resumed from a legacy checkpoint"
     assert report.verdict == "undetermined"
     assert not report.passed
+    named = run.judged(
+        "0-4 6 8-15", demand="legacy", must_reach=("resumed from a legacy checkpoint",)
+    )
+    assert only_finding(named) == only_finding(report)
     # A collector that makes none has a reason.
     why = Missed("downgrade", "the collector has no downgrade", throttled=True)
     report = run.judged("0-4 6 8-15", demand="legacy", missed=(why,))
@@ -1881,6 +1886,24 @@ def test_past_a_torn_checkpoint_an_older_one_is_right_and_none_is_not(torn: str)
         again = "0-15" if origin is None else "4-15"
         run.life(trains(3, again), origin=origin, wanted=2)
         assert (run.judged(ALL).verdict == "lossless") is right
+
+
+@pytest.mark.parametrize("torn_later", [False, True])
+def test_a_checkpoint_behind_a_torn_one_is_not_passed_over_for_it(torn_later: bool) -> None:
+    # Save 2 is torn, and life 2 rightly begins from save 1. Its save 3 is whole.
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1, position=4)
+    run.save(stands(8, trained="0-7"), "0-7", version=2).torn = "weights cut to half"
+    run.life(trains(2, "4-7"), origin=1, wanted=2)
+    run.save(stands(8, settled="0-3", trained="4-7"), "0-7", version=2)
+    run.life(trains(2, "4-15"), origin=1, wanted=3)
+    if torn_later:
+        run.save(stands(16, settled="0-3", trained="4-15"), ALL, version=5).torn = "all of it"
+    assert only_finding(run.judged(ALL)) == (
+        "silent restart: life 3 began from save 1, with weights of step 1, though save 3 with "
+        "step 2 was published"
+    )
 
 
 def test_a_collector_without_a_downgrade_is_known_by_the_step_that_it_missed() -> None:

@@ -83,9 +83,9 @@ def run(
         >>> report.skipped
         [5, 8, 9, 11]
     """
-    if isinstance(collector, LoaderAudit) and isinstance(timeline, str):
-        names = {named.name: named for named in matrix("loader", setup)}
-        timeline = names.get(timeline, timeline)
+    if isinstance(timeline, str):
+        own = matrix("loader", setup) if isinstance(collector, LoaderAudit) else ()
+        timeline = {**NAMED, **{named.name: named for named in own}}.get(timeline, timeline)
     make = collector_of(collector)
     if not isinstance(setup, Setup | None):
         raise TypeError(f"setup is a Setup, such as Setup(prompts=32), not {setup!r}")
@@ -124,7 +124,7 @@ def run(
 
 def _asked(timeline: str | Timeline | NamedTimeline | Asked, setup: Setup | None) -> Asked:
     if isinstance(timeline, str):
-        timeline = NAMED[timeline] if timeline in NAMED else _parsed(timeline)
+        timeline = _parsed(timeline)
     if isinstance(timeline, NamedTimeline):
         return timeline.ask(setup)
     if isinstance(timeline, Timeline):

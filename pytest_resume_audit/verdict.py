@@ -462,7 +462,7 @@ class _Judgement:
         seen = [sum(each[g] for each in times.values()) for g in range(size)]
         if seen != list(counts[row * size : (row + 1) * size]):
             return {}
-        return {place: each for place, each in times.items() if any(each)}
+        return times
 
     def _is_beyond(self, ordinal: int) -> bool:
         """Whether it comes behind what is expected of an endless stream.

@@ -298,6 +298,11 @@ def test_what_a_command_cant_be_told_is_told_to_who_asks(script, lacking):
         odd("Training", script)
 
 
+def test_the_sizes_of_a_named_timeline_have_to_be_told_too():
+    with pytest.raises(TypeError, match=r"give the command a \{max_age\}"):
+        run(train("new"), "dropped", setup=Setup(prompts=20, max_age=1))
+
+
 def test_sizes_are_told_to_the_command():
     script = "train; save; crash; restart with prompts 40"
     assert run(train("new"), script, setup=SETUP).verdict == "lossless"

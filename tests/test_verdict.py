@@ -128,6 +128,7 @@ class Run:
         demand: Demand = "lossless",
         must_reach: tuple[str, ...] = (),
         may_reach: tuple[str, ...] = (),
+        name: str = "",
         script: str = "save; crash; restart; drain",
         **played: Any,
     ) -> AuditReport:
@@ -137,6 +138,7 @@ class Run:
         asked = Asked(
             Timeline.parse(script),
             Setup() if setup is None else setup,
+            name=name,
             demand=demand,
             must_reach=must_reach,
             may_reach=may_reach,
@@ -368,6 +370,14 @@ def test_never_handed_out_behind_a_restart() -> None:
     }
 
 
+def test_where_the_loader_goes_on_nothing_is_jumped_over() -> None:
+    run = Run()
+    run.life(trains(1, "0-11"))
+    run.save(stands(12, trained="0-11"), "0-11", version=1)
+    run.life(origin=1, start_place=12, final=stands(12, settled="0-11"))
+    assert run.judged("0-11").reasons[12].text == "never handed out: the loader ended at 12"
+
+
 def owed(start: int) -> Run:
     """5 is in flight at save 1, and has not come round again at save 2, of a life from ``start``.
 
@@ -382,8 +392,9 @@ def owed(start: int) -> Run:
     return run
 
 
-def test_not_come_round_again_at_the_next_save() -> None:
-    reason = owed(4).judged("0-4 6-15").reasons[5]
+@pytest.mark.parametrize("start", [4, 5])
+def test_not_come_round_again_at_the_next_save(start: int) -> None:
+    reason = owed(start).judged("0-4 6-15").reasons[5]
     assert reason.kind == "not come round again at a save"
     assert reason.text == (
         "not come round again at save 2, and life 3 restarted the loader at 8, behind it"
@@ -511,6 +522,23 @@ def test_the_restart_that_repeated_it_is_named() -> None:
     assert report.reasons[4].text == "trained before save 2 and again in life 3"
 
 
+def test_trained_before_a_save_that_died_over_another_and_again() -> None:
+    # The restart is from the place of save 1, with the weights of save 2.
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1, position=4)
+    dead = run.save(stands(8, trained="0-7"), "0-7", version=2)
+    dead.died_at, dead.overwrote = "rename", "step_1"
+    again = trains(3, "4-7"), trains(4, "8-11"), trains(5, "9 12-15")
+    run.life(*again, origin=1, start="0-7", start_place=4)
+    report = run.judged("0-15 4-7 9")
+    assert report.duplicated == [4, 5, 6, 7, 9]
+    assert report.reasons[4].text == (
+        "trained before save 2, which died while it wrote over save 1, and again in life 2"
+    )
+    assert report.reasons[9].text == "trained in life 2 in steps 4 and 5"
+
+
 def test_trained_twice_in_one_life() -> None:
     run = Run()
     run.life(trains(1, ALL), trains(3, "5"))
@@ -533,6 +561,7 @@ def test_only_the_weights_show_it() -> None:
     report = run.judged("0-15 5 5")
     assert report.duplicated == [5]
     assert report.reasons[5].kind == "only the weights show it"
+    assert report.reasons[5].text == "the weights count it more often than it was seen trained"
 
 
 def test_the_generations_of_one_training_are_not_two_trainings() -> None:
@@ -674,8 +703,8 @@ def test_what_was_in_flight_at_the_save_may_fail_after_it() -> None:
     run.life(trains(1, "0-4"), events("dispatched", "5"))
     run.save(stands(8, trained="0-4", in_flight="5"), "0-4", version=1)
     run.life(
-        events("dispatched", "5"), events("failed", "5"), trains(2, "6-15"),
-        origin=1, start_place=5,
+        [Event("restored", number=1)], events("dispatched", "5"), events("failed", "5"),
+        trains(2, "6-15"), origin=1, start_place=5,
     )  # fmt: skip
     report = run.judged("0-4 6-15")
     assert (report.verdict, report.failed) == ("lossless", [5])
@@ -1079,7 +1108,13 @@ class InOrder(Collector):
 
 def test_trained_out_of_the_order_of_the_stream() -> None:
     run = Run()
-    run.life(trains(1, "0-3"), trains(2, "8-11"), trains(3, "4-7"), trains(4, "12-15"))
+    run.life(
+        events("dispatched", ALL),
+        trains(1, "0-3"),
+        trains(2, "8-11"),
+        trains(3, "4-7"),
+        trains(4, "12-15"),
+    )
     report = run.judged(ALL, collector=InOrder)
     assert findings(report) == [("lossy", "trained out of the order of the stream", [4, 5, 6, 7])]
     assert run.judged(ALL).verdict == "lossless"
@@ -1713,9 +1748,11 @@ def test_a_loss_says_more_than_a_step_that_was_left_out() -> None:
     assert findings(report) == [("lossy", "skipped", [15])]
 
 
-@pytest.mark.parametrize("states", [{"must_reach": ("began",)}, {"may_reach": ("began",)}])
-def test_a_timeline_with_states_to_reach_is_judged_by_these(states: dict[str, Any]) -> None:
-    report = one_life().judged(ALL, missed=LEFT_OUT, **states)
+@pytest.mark.parametrize(
+    "asked", [{"must_reach": ("began",)}, {"may_reach": ("began",)}, {"name": "clean"}]
+)
+def test_a_timeline_is_judged_by_the_states_that_it_has_to_reach(asked: dict[str, Any]) -> None:
+    report = one_life().judged(ALL, missed=LEFT_OUT, **asked)
     assert "every step" not in f"{report.findings} {report.unreached}"
 
 
@@ -1937,4 +1974,16 @@ def test_a_pass_that_is_never_begun_is_told_of() -> None:
     run, reference = Run(rows=(0, 1, 2, 3)), expects("0 1", rows=(0, 1, 2, 3))
     run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0 1"))
     report = run.judged("0 1", setup=setup, demand="clean", reference=reference)
+    assert [finding.text for finding in report.findings] == ["not trained by an uninterrupted run"]
+    # Of a prompt that was asked for in whole, and trained in part.
+    run, reference = Run(rows=(0,), size=2), expects("", rows=(0,))
+    asked_for = events("dispatched", "0") + events("dispatched", "0", generation=1)
+    run.life(events("handed_out", "0"), asked_for, events("finished", "0"))
+    setup = Setup(prompts=1, group_size=2)
+    report = run.judged("", setup=setup, demand="clean", reference=reference)
+    assert report.findings[0].text == "not trained by an uninterrupted run"
+    # And of a prompt that was handed out at its end.
+    run, reference = Run(rows=(0, 1)), expects("0", rows=(0, 1))
+    run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0"))
+    report = run.judged("0", setup=Setup(prompts=2), demand="clean", reference=reference)
     assert [finding.text for finding in report.findings] == ["not trained by an uninterrupted run"]

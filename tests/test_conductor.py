@@ -13,6 +13,7 @@ import pytest
 
 from pytest_resume_audit import (
     Collector,
+    FrontierCollector,
     FuturesCollector,
     LiveCursorCollector,
     Rig,
@@ -346,6 +347,20 @@ def test_the_age_that_an_uninterrupted_run_trains_at_the_most(
 def test_a_run_that_trains_nothing_trains_no_age() -> None:
     events = [Event("dispatched", 0, 0, 0), Event("dropped", 0, None, 5, "too old")]
     assert conductor._oldest(History(lives=[LifeRecord(1, events=events)])) is None
+
+
+def test_a_save_that_fails_is_raced_once() -> None:
+    saves = []
+
+    class FailsToSave(FrontierCollector):
+        def save(self, root: Path, step: int) -> None:
+            saves.append(step)
+            raise OSError("disk full")
+
+    script = "hand_out 8; finish 0-3; train; save racing (finish 4); crash; restart"
+    report = run(FailsToSave, script)
+    assert (report.verdict, str(report.error)) == ("error", "disk full")
+    assert saves == [1]
 
 
 # --- how long it waits --------------------------------------------------------------------------

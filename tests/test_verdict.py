@@ -1134,6 +1134,13 @@ def test_order_goes_on_over_a_restart_and_forgets_what_was_rolled_back() -> None
     assert [list(f.ordinals) for f in report.findings if "order" in f.text] == [[4, 5, 6, 7]]
 
 
+def test_a_repeat_is_no_disorder_too() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"), trains(2, "4-7"), trains(3, "3 8-10"), trains(4, "11-15"))
+    report = run.judged("0-15 3", collector=InOrder)
+    assert findings(report) == [("lossy", "trained more than once", [3])]
+
+
 def test_the_generations_of_a_group_are_no_disorder() -> None:
     run = Run(size=32)
     both = [event for o in ROWS for g in (0, 1) for event in trains(1 + o // 4, str(o), g)]
@@ -1962,10 +1969,11 @@ def test_an_answer_that_is_never_asked_for_is_told_of() -> None:
 
 
 def test_a_pass_that_is_never_begun_is_told_of() -> None:
-    run = Run(rows=(0, 1, 0, 1), size=2)
-    run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0 1"))
-    setup, reference = Setup(prompts=2, passes=2), expects("0 1", rows=(0, 1, 0, 1))
-    report = run.judged("0 1", setup=setup, demand="clean", reference=reference)
+    rows = (0, 1, 2, 0, 1, 2)
+    run = Run(rows=rows, size=3)
+    run.life(events("handed_out", "0-2"), events("dispatched", "0-2"), trains(1, "0-2"))
+    setup, reference = Setup(prompts=3, passes=2), expects("0-2", rows=rows)
+    report = run.judged("0-2", setup=setup, demand="clean", reference=reference)
     assert [finding.text for finding in report.findings] == [
         "not trained by an uninterrupted run: pass 2 of 2 was never begun"
     ]

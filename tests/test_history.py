@@ -324,6 +324,26 @@ def test_lineage(
     assert lineage_of(origins, saves) == lineage
 
 
+def test_what_was_out_at_the_save_is_owed_until_it_comes_round_again() -> None:
+    progress = Progress(1, settled=[0], owed=[5, 6])
+    assert progress.standing(4).owed == progress.standing(4).unsettled == {5, 6}
+    progress.apply(Event("handed_out", 5))
+    progress.apply(Event("handed_out", 0))
+    standing = progress.standing(8)
+    assert (standing.owed, standing.handed_out, standing.settled) == ({6}, {5}, {0})
+
+
+def test_a_group_is_not_trained_while_the_collector_holds_some_of_it() -> None:
+    progress = Progress(2)
+    for kind in ("dispatched", "finished"):
+        for generation in (0, 1):
+            progress.apply(Event(kind, 5, generation))
+    progress.apply(Event("trained", 5, 0, 1))
+    assert progress.where(5) == "held"
+    progress.apply(Event("trained", 5, 1, 1))
+    assert progress.where(5) == "trained"
+
+
 # --- ages ---------------------------------------------------------------------------------------
 
 

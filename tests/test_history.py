@@ -362,6 +362,7 @@ def test_how_old_each_answer_is_when_it_is_trained_or_dropped() -> None:
         Event("dispatched", 1, 0, 6),  # behind the save
     ]
     second = [
+        Event("restored", number=1),
         Event("dispatched", 2, 0, 6),
         Event("dispatched", 4, 0, 6),
         Event("dispatched", 4, 1, 7),

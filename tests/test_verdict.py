@@ -1896,6 +1896,20 @@ def test_what_was_trained_in_another_data_set_does_not_count() -> None:
     assert run.judged("0-15 0-3").duplicated == [0, 1, 2, 3], "in the same one it does"
 
 
+def test_a_restart_that_goes_on_in_other_data_says_that_it_may_refuse() -> None:
+    run = Run()
+    run.life(trains(1, "0-3"))
+    run.save(stands(4, trained="0-3"), "0-3", version=1)
+    run.life(trains(2, "4-15"), origin=1, data_set=1, start_place=4)
+    report = run.judged(ALL, script=OTHER_DATA)
+    assert report.skipped == [0, 1, 2, 3]
+    assert report.reasons[0].kind == "settled in another data set"
+    assert report.reasons[0].text == (
+        "settled before save 1 in another data set, and life 2 restarted the loader at 4, behind "
+        "it (to refuse to resume is right too)"
+    )
+
+
 def test_of_a_group_that_was_smaller_once_any_answer_is_enough() -> None:
     run = Run(rows=(0, 1), size=4)
     run.life(trains(1, "0"))

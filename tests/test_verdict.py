@@ -533,6 +533,7 @@ def test_trained_before_a_save_that_died_over_another_and_again() -> None:
     run.life(*again, origin=1, start="0-7", start_place=4)
     report = run.judged("0-15 4-7 9")
     assert report.duplicated == [4, 5, 6, 7, 9]
+    assert report.reasons[4].kind == "trained before a save and again"
     assert report.reasons[4].text == (
         "trained before save 2, which died while it wrote over save 1, and again in life 2"
     )

@@ -182,7 +182,18 @@ def _prctl(what: int, value: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that this one is the parent of."""
+    """The processes that this one is the parent of.
+
+    Where one that is listed already goes while the rest is read, the system may leave others out
+    (``get_children_pid`` in Linux, fs/proc/array.c): then the next list lacks that one.
+    """
+    found = _listed_children(pid)
+    while (again := _listed_children(pid)) != found:
+        found = again
+    return found
+
+
+def _listed_children(pid: int) -> list[int]:
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as children:

@@ -74,8 +74,8 @@ class _InRay(ProcessLife):
         """Wait until nothing of the life is left: what outlives it by itself is killed."""
         end, since = time.monotonic() + _CLEARED, time.monotonic()
         while True:
-            left, starting = workers_of(self._life, self._host.cluster)
-            if not (left or starting):
+            left, unclear = workers_of(self._life, self._host.cluster)
+            if not (left or unclear):
                 return
             now = time.monotonic()
             if now > end:

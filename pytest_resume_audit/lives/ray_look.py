@@ -20,7 +20,7 @@ from pytest_resume_audit.lives.ray_cluster import Cluster
 from pytest_resume_audit.lives.ray_host import TAG
 from pytest_resume_audit.rest import ProcLook
 
-_AGENT = "ray::RuntimeEnv"
+_AGENT = b"ray::RuntimeEnv"
 """What prepares the environment of a worker before it is started, by the name of its threads."""
 
 _BUSY_WITH_ITSELF = {
@@ -40,7 +40,7 @@ _NEXT = 0.005
 
 
 def workers_of(life: str, cluster: Cluster) -> tuple[set[int], bool]:
-    """The workers of a life, and whether one of them, perhaps, is still starting.
+    """The workers of a life, and whether one of them, perhaps, is still starting, or ending.
 
     Args:
         life: its name, which all of them have in their environment.
@@ -48,18 +48,24 @@ def workers_of(life: str, cluster: Cluster) -> tuple[set[int], bool]:
     """
     tag = f"{TAG}={life}\0".encode()
     context = f'"{TAG}": "{life}"'.encode()
-    found, starting = set(), False
+    found, unclear = set(), False
     for child in children_of(cluster.raylet):
-        with contextlib.suppress(OSError):
-            place = Path(f"/proc/{child}")
-            if tag in place.joinpath("environ").read_bytes():
-                found.add(child)
-                starting |= not place.joinpath("comm").read_bytes().startswith(b"ray::")
-            else:
-                command = place.joinpath("cmdline").read_bytes()
-                # Nothing is there while it becomes a program.
-                starting |= not command or context in command or b"/raylet/raylet" in command
-    return found, starting
+        if tag in _content(child, "environ"):
+            found.add(child)
+            unclear |= not _content(child, "comm").startswith(b"ray::")
+        else:
+            command = _content(child, "cmdline")
+            # Nothing is there while it becomes a program, and once it has begun to end.
+            unclear |= not command or context in command or b"/raylet/raylet" in command
+    return found, unclear
+
+
+def _content(process: int, name: str) -> bytes:
+    """What a file of a process says; nothing where the system has no answer any more."""
+    try:
+        return Path(f"/proc/{process}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 class RayLook:
@@ -96,14 +102,14 @@ class RayLook:
         self._carriers = [_RayProcess(p, parked) for p in (cluster.raylet, cluster.gcs)]
         for child in children_of(cluster.raylet):
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{child}/comm").read_text().strip() == _AGENT:
+                if _content(child, "comm").strip() == _AGENT:
                     self._carriers.append(_RayProcess(child, parked))
         self._drivers = [] if driver is None else [_RayProcess(driver, parked, driver_lock)]
         self._workers: dict[int, _RayProcess] = {}
         self.seen: set[int] = set()
-        self._starting = False
+        self._unclear = False
         self._births = os.open("/proc/loadavg", os.O_RDONLY)
-        self._last_born = b""
+        self._looked_at = self._knew_all_at = b""
 
     def counts(self) -> dict[int, object]:
         """Of each Python thread in a timed wait how often it has run; of the others who they are.
@@ -120,14 +126,18 @@ class RayLook:
     def asleep(self) -> bool:
         """Whether every thread sleeps, Ray's too, and none has run while that was found out."""
         self._find()
-        if self._starting:
+        if self._unclear:
             time.sleep(_NEXT)
             return False
         if not self._ours.asleep():
             return False
         looks = [*self._python(), *self._carriers]
         before = [look.counts() for look in looks]
-        return all(look.asleep() for look in looks) and before == [look.counts() for look in looks]
+        return (
+            all(look.asleep() for look in looks)
+            and self._knows_all()
+            and before == [look.counts() for look in looks]
+        )
 
     def timed_wait(self, thread: int) -> float | None:
         """Seconds that a sleeping thread still waits at the most; None without a limit."""
@@ -153,18 +163,35 @@ class RayLook:
         return [*self._drivers, *self._workers.values()]
 
     def _find(self) -> None:
-        """See who is there, where anybody has been born since, or was still starting."""
-        last = os.pread(self._births, 128, 0).rsplit(None, 1)[-1]
-        if last == self._last_born and not self._starting:
+        """See who is there, where anybody has been born since, or is starting or ending."""
+        last = self._last_born()
+        if last == self._looked_at and not self._unclear:
             return
-        self._last_born = last
-        found, self._starting = workers_of(self._life, self._cluster)
+        self._looked_at = last
+        found, self._unclear = workers_of(self._life, self._cluster)
         for gone in self._workers.keys() - found:
             self._workers.pop(gone).close()
         for born in found - self._workers.keys():
             with contextlib.suppress(OSError):
                 self._workers[born] = _RayProcess(born, self._parked)
                 self.seen.add(born)
+
+    def _knows_all(self) -> bool:
+        """Whether there is no worker but those that have been found: asked while all sleep.
+
+        The system gives a process its number a moment before it shows it as a child: only while
+        the raylet sleeps is none in between.
+        """
+        last = self._last_born()
+        if last != self._knew_all_at:
+            if workers_of(self._life, self._cluster) != (self._workers.keys(), False):
+                self._looked_at = b""
+                return False
+            self._knew_all_at = last
+        return True
+
+    def _last_born(self) -> bytes:
+        return os.pread(self._births, 128, 0).rsplit(None, 1)[-1]
 
 
 class _RayProcess(ProcLook):
@@ -174,18 +201,25 @@ class _RayProcess(ProcLook):
         super().__init__(frozenset(), parked, process=process, lock_at=lock_at)
         self._main = process
         self._of_ray: dict[int, bytes] = {}
+        self._timed: set[int] = set()
 
     def polls(self) -> dict[int, object]:
         """What of each Python thread tells whether it has woken from a timed wait."""
         counts: dict[int, object] = {}
         for thread, count in super().counts().items():
             if not self._is_of_ray(thread):
-                counts[thread] = None if self.timed_wait(thread) is None else count
+                timed = super().timed_wait(thread) is not None
+                counts[thread] = count if timed else None
+        self._timed = {thread for thread, count in counts.items() if count is not None}
         return counts
 
     def timed_wait(self, thread: int) -> float | None:
-        """Seconds that a Python thread still waits at the most; None without a limit."""
-        return None if self._is_of_ray(thread) else super().timed_wait(thread)
+        """Seconds that a Python thread still waits at the most; None without a limit.
+
+        One that was in no timed wait as :meth:`polls` was asked last has none, if it has woken
+        since too: it is told of there only when it gets into one, so nobody could wait for that.
+        """
+        return super().timed_wait(thread) if thread in self._timed else None
 
     def _living(self) -> set[int]:
         living = super()._living()

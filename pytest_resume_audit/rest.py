@@ -198,7 +198,7 @@ class Patience:
         time.sleep(0 if waited < 0.002 else min(0.001, waited / 20))
 
 
-class _Task:
+class Task:
     """The files of one thread, kept open."""
 
     def __init__(self, directory: str) -> None:
@@ -268,25 +268,36 @@ class ProcLook:
         self._last = os.open(_LAST_BORN, os.O_RDONLY)
         self._seen: tuple[int, bytes] | None = None
         self._threads: set[int] = set()
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, Task] = {}
         self._untimed: dict[int, bytes] = {}
 
     def counts(self) -> dict[int, object]:
         """Something of each thread, by native id, that changes whenever it has run."""
-        born = self._births()
-        if born != self._seen:
-            self._threads = self._living() - self._ignored
-            self._seen = born
         counts: dict[int, object] = {}
-        for thread in self._threads - self._parked:
+        for thread, task in self.tasks().items():
             try:
-                task = self._tasks.get(thread)
-                if task is None:
-                    task = self._tasks[thread] = _Task(f"{self._process}/task/{thread}")
                 counts[thread] = task.count()
             except OSError:
                 self._forget(thread)
         return counts
+
+    def tasks(self) -> dict[int, Task]:
+        """The threads that there are, by native id."""
+        born = self._births()
+        if born != self._seen:
+            self._threads = self._living() - self._ignored
+            self._seen = born
+        found: dict[int, Task] = {}
+        for thread in self._threads - self._parked:
+            task = self._tasks.get(thread)
+            if task is None:
+                try:
+                    task = self._tasks[thread] = Task(f"{self._process}/task/{thread}")
+                except OSError:
+                    self._forget(thread)
+                    continue
+            found[thread] = task
+        return found
 
     def _living(self) -> set[int]:
         try:

@@ -174,7 +174,7 @@ def test_a_refusal_may_come_from_a_part():
 
 
 def test_a_life_that_waits_for_ever_hangs_and_is_killed():
-    report = in_ray_life(dying.WaitsInSave, ONE_STEP, deadline=1)
+    report = in_ray_life(dying.WaitsInSave, ONE_STEP, deadline=5)
     assert report.verdict == "hang"
     assert "save does not return" in report.findings[0].text
 

@@ -73,6 +73,7 @@ class _InRay(ProcessLife):
     def _clear(self) -> None:
         """Wait until nothing of the life is left: what outlives it by itself is killed."""
         end, since = time.monotonic() + _CLEARED, time.monotonic()
+        known: set[int] = set()
         while True:
             left, unclear = workers_of(self._life, self._host.cluster)
             if not (left or unclear):
@@ -81,11 +82,14 @@ class _InRay(ProcessLife):
             if now > end:
                 named = ", ".join(sorted(map(_title, left)))
                 raise LifeDied(f"its workers can't be ended: {named}")
-            if now - since > _A_WHILE:
-                # Detached actors, which belong to nobody; and whatever else hangs.
-                since = now
+            hangs = now - since > _A_WHILE
+            if hangs or left - known:
+                # Detached actors belong to nobody, and do not end by themselves.
+                known |= left
                 with contextlib.suppress(NurseryError):
                     self._host.kill_actors(sorted(left))
+            if hangs:
+                since = now
                 for pid in left:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)

@@ -36,6 +36,8 @@ _SETTINGS = {
     "prestart_worker_first_driver": False,
     # A start that is held back until others are through, be they of other lives, can't be seen.
     "worker_maximum_startup_concurrency": 1024,
+    # Threads for objects from other machines: by default as many as a machine with 1024 CPUs has.
+    "object_manager_rpc_threads_num": 1,
 }
 
 

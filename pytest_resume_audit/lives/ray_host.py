@@ -70,7 +70,7 @@ class RayHost(Servant):
         return how
 
     def kill_actors(self, processes: list[int]) -> None:
-        """Kill whatever actors run in these processes, without a restart."""
+        """Kill whatever named actors run in these processes, as detached ones do, for good."""
         self._ask(("kill_actors", processes))
 
 
@@ -184,8 +184,11 @@ class _Host:
         import ray
         from ray._private.state import actors
 
+        all_named = ray.util.list_named_actors(all_namespaces=True)
+        if not all_named:
+            return
         there = {actor["ActorID"] for actor in actors().values() if actor["Pid"] in processes}
-        for named in ray.util.list_named_actors(all_namespaces=True):
+        for named in all_named:
             with contextlib.suppress(ValueError):  # it is gone
                 actor = ray.get_actor(named["name"], namespace=named["namespace"])
                 if actor._actor_id.hex() in there:
@@ -203,6 +206,10 @@ def _in_short(text: str) -> str:
 
 class _LifeActor:
     """The actor that a life is."""
+
+    def __init__(self) -> None:
+        # Of the life itself nothing is known yet: what any needs is imported while it waits for it.
+        from pytest_resume_audit.lives import child  # noqa: F401
 
     def live(
         self,

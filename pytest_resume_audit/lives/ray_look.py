@@ -11,6 +11,7 @@ Ray's own would happen at such a timer only, such as a call that is tried again,
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from pathlib import Path
@@ -35,8 +36,9 @@ _BUSY_WITH_ITSELF = {
 }
 """Threads that never have a message of ours: timers, statistics, the watch over memory."""
 
-_NEXT = 0.005
-"""Seconds until it is looked again whether a worker has started: it takes half a second."""
+_NEXT = 0.02
+"""Seconds until it is looked again whether a worker has started: it takes half a second, and more
+where looks take its time."""
 
 
 def workers_of(life: str, cluster: Cluster) -> tuple[set[int], bool]:
@@ -99,7 +101,8 @@ class RayLook:
         self._cluster = cluster
         self._ours = ours
         self._parked = parked
-        self._carriers = [_RayProcess(p, parked) for p in (cluster.raylet, cluster.gcs)]
+        self._raylet = _RayProcess(cluster.raylet, parked)
+        self._carriers = [self._raylet, _RayProcess(cluster.gcs, parked)]
         for child in children_of(cluster.raylet):
             with contextlib.suppress(OSError):
                 if _content(child, "comm").strip() == _AGENT:
@@ -107,9 +110,10 @@ class RayLook:
         self._drivers = [] if driver is None else [_RayProcess(driver, parked, driver_lock)]
         self._workers: dict[int, _RayProcess] = {}
         self.seen: set[int] = set()
-        self._unclear = False
         self._births = os.open("/proc/loadavg", os.O_RDONLY)
-        self._looked_at = self._knew_all_at = b""
+        self._complete_at = b""
+        self._found_awake: dict[int, int] = {}
+        self._number = itertools.count(1)
 
     def counts(self) -> dict[int, object]:
         """Of each Python thread in a timed wait how often it has run; of the others who they are.
@@ -117,27 +121,46 @@ class RayLook:
         What is sent to and fro by one that polls moves others, and Ray's own move all the time:
         whether they sleep is found out by :meth:`asleep` alone.
         """
-        self._find()
         counts = self._ours.counts()
         for process in self._python():
             counts.update(process.polls())
         return counts
 
     def asleep(self) -> bool:
-        """Whether every thread sleeps, Ray's too, and none has run while that was found out."""
-        self._find()
-        if self._unclear:
-            time.sleep(_NEXT)
+        """Whether every thread sleeps, Ray's too, and none has run while that was found out.
+
+        The run counts of all are read, and then all once more, the other way round: who slept in
+        between with an unchanged count did at the moment in the middle. An idle worker wakes a
+        hundred times a second for nothing. So whoever was found awake last is nearest to that
+        moment from then on, and is hardly ever found so again.
+        """
+        looks = [self._ours, *self._python(), *self._carriers]
+        tasks = {thread: task for look in looks for thread, task in look.tasks().items()}
+        order = sorted(tasks, key=lambda thread: self._found_awake.get(thread, 0))
+        try:
+            if order and not tasks[order[-1]].asleep():
+                return False  # as a rule it still is
+            counts = {thread: tasks[thread].count() for thread in order}
+
+            def awake(thread: int) -> bool:
+                if thread not in counts:
+                    return True  # it has been born since
+                return not tasks[thread].asleep() or tasks[thread].count() != counts[thread]
+
+            for thread in reversed(order):
+                if awake(thread):
+                    self._found_awake[thread] = next(self._number)
+                    return False
+            last = os.pread(self._births, 128, 0).rsplit(None, 1)[-1]
+            if last != self._complete_at:
+                if not self._is_complete() or any(map(awake, self._raylet.tasks())):
+                    return False
+                self._complete_at = last
+        except OSError:
+            for look in looks:
+                look.counts()  # that of a process which has lost a thread learns of it
             return False
-        if not self._ours.asleep():
-            return False
-        looks = [*self._python(), *self._carriers]
-        before = [look.counts() for look in looks]
-        return (
-            all(look.asleep() for look in looks)
-            and self._knows_all()
-            and before == [look.counts() for look in looks]
-        )
+        return True
 
     def timed_wait(self, thread: int) -> float | None:
         """Seconds that a sleeping thread still waits at the most; None without a limit."""
@@ -162,36 +185,23 @@ class RayLook:
     def _python(self) -> list[_RayProcess]:
         return [*self._drivers, *self._workers.values()]
 
-    def _find(self) -> None:
-        """See who is there, where anybody has been born since, or is starting or ending."""
-        last = self._last_born()
-        if last == self._looked_at and not self._unclear:
-            return
-        self._looked_at = last
-        found, self._unclear = workers_of(self._life, self._cluster)
+    def _is_complete(self) -> bool:
+        """Whether there is no worker but those that are looked at; else others are from now on.
+
+        Asked while the raylet sleeps: one that it starts has a number, which is the last that was
+        given, a moment before the system shows it as a child.
+        """
+        found, unclear = workers_of(self._life, self._cluster)
+        complete = found == self._workers.keys() and not unclear
         for gone in self._workers.keys() - found:
             self._workers.pop(gone).close()
         for born in found - self._workers.keys():
             with contextlib.suppress(OSError):
                 self._workers[born] = _RayProcess(born, self._parked)
                 self.seen.add(born)
-
-    def _knows_all(self) -> bool:
-        """Whether there is no worker but those that have been found: asked while all sleep.
-
-        The system gives a process its number a moment before it shows it as a child: only while
-        the raylet sleeps is none in between.
-        """
-        last = self._last_born()
-        if last != self._knew_all_at:
-            if workers_of(self._life, self._cluster) != (self._workers.keys(), False):
-                self._looked_at = b""
-                return False
-            self._knew_all_at = last
-        return True
-
-    def _last_born(self) -> bytes:
-        return os.pread(self._births, 128, 0).rsplit(None, 1)[-1]
+        if unclear:
+            time.sleep(_NEXT)
+        return complete
 
 
 class _RayProcess(ProcLook):
@@ -206,10 +216,15 @@ class _RayProcess(ProcLook):
     def polls(self) -> dict[int, object]:
         """What of each Python thread tells whether it has woken from a timed wait."""
         counts: dict[int, object] = {}
-        for thread, count in super().counts().items():
-            if not self._is_of_ray(thread):
-                timed = super().timed_wait(thread) is not None
-                counts[thread] = count if timed else None
+        for thread, task in self.tasks().items():
+            if self._is_of_ray(thread):
+                continue
+            try:
+                count = task.count()
+            except OSError:
+                self._forget(thread)
+                continue
+            counts[thread] = None if super().timed_wait(thread) is None else count
         self._timed = {thread for thread, count in counts.items() if count is not None}
         return counts
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 MOST = 126
-"""What a count goes up to: from there on it stays."""
+"""What a count goes up to, and stays at: this many, or more."""
 
 WAITING = 0x80
 """The bit of a prompt that waits in a buffer."""

@@ -52,8 +52,9 @@ class PromptCoverage:
     ``ordered=False`` and ``add(rows, in_pass=epoch)``: then a row that is not trained says nothing
     about the run before its pass is over.
 
-    Memory is one byte for each prompt of each pass. Counts are exact up to 126 and stay there; the
-    report says *126 or more*. A data set may grow at its end between two runs.
+    Memory is one byte for each prompt of each pass. Counts are exact up to 125; the next one, at
+    which they stay, is *126 or more* in the report. A data set may grow at its end between two
+    runs.
 
     Ranks: where ``torch.distributed`` has several, each counts its own share: call ``add`` on one
     rank of those that train the same prompts, such as tensor-parallel ones. Before saving, call
@@ -90,13 +91,12 @@ class PromptCoverage:
         ordered: bool = True,
         shared: bool = True,
     ) -> None:
-        for name, value in (("prompts", prompts), ("passes", passes), ("group_size", group_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise CoverageError(f"{name} is {value!r}: it has to be a whole number from 1")
-        if group_size > MOST:
+        prompts, passes = _size("prompts", prompts), _size("passes", passes)
+        group_size = _size("group_size", group_size)
+        if group_size >= MOST:
             raise CoverageError(
-                f"group_size is {group_size}, and counts go up to {MOST}: add each prompt once, "
-                "when the last of its group is trained"
+                f"group_size is {group_size}, and counts are exact below {MOST}: add each prompt "
+                "once, when the last of its group is trained"
             )
         counts = Counts(prompts, passes, group_size, ordered, bytearray(prompts * passes))
         counts.base = counts.checksum()
@@ -341,17 +341,15 @@ class PromptCoverage:
             raise CoverageError(f"{values!r} is no list of ordinals: give all of the step's")
         start, end = 0, len(counts.cells) if end is None else end
         if in_pass is not None:
-            if isinstance(in_pass, bool) or not isinstance(in_pass, int):
+            number = _whole(in_pass)
+            if number is None:
                 raise CoverageError(f"in_pass is {in_pass!r}: it has to be a whole number")
-            if not 0 <= in_pass < counts.passes:
-                raise CoverageError(f"pass {in_pass} is none of 0 to {counts.passes - 1}")
-            start, end = in_pass * counts.prompts, counts.prompts
+            if not 0 <= number < counts.passes:
+                raise CoverageError(f"pass {number} is none of 0 to {counts.passes - 1}")
+            start, end = number * counts.prompts, counts.prompts
         taken = []
         for value in values:
-            try:
-                ordinal = None if isinstance(value, bool) else operator.index(value)
-            except TypeError:
-                ordinal = None
+            ordinal = _whole(value)
             if ordinal is None:
                 raise CoverageError(f"{value!r} is no ordinal: it has to be a whole number")
             if not 0 <= ordinal < end:
@@ -375,6 +373,21 @@ class PromptCoverage:
             f"PromptCoverage({counts.prompts}, passes={counts.passes}): {self.trained} of "
             f"{len(counts.cells)} trained"
         )
+
+
+def _size(name: str, value: object) -> int:
+    number = _whole(value)
+    if number is None or number < 1:
+        raise CoverageError(f"{name} is {value!r}: it has to be a whole number from 1")
+    return number
+
+
+def _whole(value: object) -> int | None:
+    """A whole number of any library's, as Python's; None for what is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 _UNTRAINED = (0, WAITING, DROPPED)

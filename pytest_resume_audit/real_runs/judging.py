@@ -158,7 +158,12 @@ def judge(
     )
     why = tuple(_reasons(counts, marks, known, complete, in_flight, surely))
     verdict: Verdict = "lossless"
-    if open_ones or (not known and not complete and counts.place is None):
+    saturated = sum(cells.count(cell) for cell in (MOST, MOST | WAITING))
+    full = saturated if counts.group_size == MOST else 0
+    if full:
+        often = f"{full} were trained {MOST} times, as they should be, or more: it can't be told"
+        why = (often, *why)
+    if open_ones or full or (not known and not complete and counts.place is None):
         verdict = "undetermined"
     if certain or surely or DUPLICATED in marks:
         verdict = "lossy"
@@ -169,7 +174,7 @@ def judge(
         counts.passes,
         marks,
         certain + surely,
-        sum(cells.count(cell) for cell in (MOST, MOST | WAITING)),
+        saturated,
         repeats,
         tuple(_at_restarts(counts, marks)),
     )
@@ -334,6 +339,17 @@ def compare(
     verdict: Verdict = after.verdict if after.verdict != "lossy" else "lossless"
     if OPEN in after.marks:
         verdict = "undetermined"
+    stuck = [
+        at.start()
+        for at in _SATURATED.finditer(first.cells)
+        if _count(second.cells[at.start()]) == MOST
+    ]
+    if stuck:
+        why.append(
+            f"{len(stuck)} had been trained {MOST} times or more at the first checkpoint: whether "
+            "they were trained again can't be told"
+        )
+        verdict = "undetermined"
     if undone:
         why.append(
             f"{len(undone)} were trained at the first checkpoint and are not at the second, which "
@@ -352,6 +368,9 @@ def compare(
         tuple(undone),
         restarts,
     )
+
+
+_SATURATED = re.compile(bytes([ord("["), MOST, MOST | WAITING, ord("]")]))
 
 
 def _count(cell: int) -> int:

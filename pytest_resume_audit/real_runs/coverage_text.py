@@ -203,9 +203,7 @@ def _named(report: CoverageReport, mark: int) -> str:
     """The first ordinals of a mark: as many as are looked at by people."""
     first = (ordinal for start, end in report.spans(mark) for ordinal in range(start, end + 1))
     some = list(islice(first, 100_000))
-    text = listed(some, _LISTED)
-    more = report.count(mark) - len(some)
-    return f"{text} and {more} more" if more else text
+    return listed(some, _LISTED, beyond=report.count(mark) - len(some))
 
 
 def _table(report: CoverageReport) -> Table:

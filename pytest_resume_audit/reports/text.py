@@ -88,8 +88,13 @@ def render(report: AuditReport, *, color: bool = False, width: int = 100) -> str
 # --- sentences ----------------------------------------------------------------------------------
 
 
-def listed(ordinals: Collection[int], room: int = _LISTED) -> str:
+def listed(ordinals: Collection[int], room: int = _LISTED, *, beyond: int = 0) -> str:
     """Ordinals in words, three or more in a row as a range; what has no room is counted.
+
+    Args:
+        ordinals: to be listed.
+        room: for so many signs.
+        beyond: how many more there are, above all of these.
 
     Example:
         >>> listed([5, 8, 9, 11, 12, 13])
@@ -102,10 +107,11 @@ def listed(ordinals: Collection[int], room: int = _LISTED) -> str:
     for first, last in _ranges(sorted(ordinals)):
         word = f"{first}-{last}" if last > first else f"{first}"
         if words and len(", ".join([*words, word])) > room:
-            return f"{', '.join(words)}, ... ({len(ordinals) - said} more)"
+            break
         words.append(word)
         said += last - first + 1
-    return ", ".join(words)
+    rest = len(ordinals) + beyond - said
+    return ", ".join(words) + f", ... ({rest} more)" * bool(rest)
 
 
 def _ranges(ordinals: list[int]) -> Iterator[tuple[int, int]]:

@@ -58,6 +58,7 @@ class Life:
         files: of its processes.
         restored: the checkpoint that it says it has gone back to.
         cause: the save that it has gone on from; None: from none.
+        ended: whether it has said that the training is over.
     """
 
     number: int
@@ -67,6 +68,7 @@ class Life:
     restored: str | None = None
     cause: Save | None = None
     saves: list[Save] = field(default_factory=list)
+    ended: bool = False
 
 
 @dataclass(frozen=True)

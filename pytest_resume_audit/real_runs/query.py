@@ -129,6 +129,8 @@ class _Query:
                 f"--run {names[0]}"
             )
         if not self.ledgers:
+            if not self.report.doubts:
+                self.report.doubts.append("there is nothing in it")
             return self.report
         self._take_in()
         try:
@@ -148,7 +150,9 @@ class _Query:
         self._waste()
         if not self.whole:
             # What has no line may be in the lines that are not there.
-            self.report.skipped = self.report.open = self.report.trained = None
+            report = self.report
+            report.skipped = report.open = report.trained = report.failed = report.bias = None
+            report.duplicated, report.dropped = report.duplicated or None, report.dropped or None
         return self.report
 
     # -- the events --------------------------------------------------------------------------------
@@ -225,7 +229,9 @@ class _Query:
                 if not begun or begun[-1].complete:
                     life.saves.append(Save(life.number, text, t, file))
                 life.saves[-1 if not begun else life.saves.index(begun[-1])].complete = True
-        self.ended |= any(event == "ended" and t >= self.lives[-1].start for t, _, event, _ in rare)
+            elif event == "ended":
+                life.ended = True
+        self.ended |= self.lives[-1].ended
 
     def _look_for_two_runs(self, group: list[Process], rare: list[tuple[Any, ...]]) -> None:
         files = [process.file for process in group]
@@ -285,6 +291,8 @@ class _Query:
             )
         first = self.lives[0]
         if first.restored is not None:
+            # What it hands out may have been trained by then.
+            self.whole = False
             self.report.doubts.append(
                 f"the first life has gone on from {first.restored}, which none of these ledgers "
                 "has saved: name the ledgers of the lives before as well"
@@ -345,6 +353,14 @@ class _Query:
                 f"life {life.number} doesn't say what it has gone on from{begins}: report "
                 "recorder.restored(checkpoint), or say from which steps the lives have gone on "
                 "with --restarts (0: afresh)"
+            )
+        before = self.lives[life.number - 2]
+        if before.ended:
+            raise Unknowable(
+                f"life {before.number} has said that the training is over, and life {life.number} "
+                "begins afresh: of two runs, ask about the files of one, and give each "
+                "RESUME_AUDIT_RUN or a directory of its own; of one run, say from which steps the "
+                "lives have gone on with --restarts (0: afresh)"
             )
         self.report.notes.append(
             f"life {life.number} has begun afresh, and all before it is rolled back; if it is "

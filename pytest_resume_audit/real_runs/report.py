@@ -93,7 +93,7 @@ class RunReport:
     trained: int | None = None
     skipped: list[Loss] | None = None
     duplicated: list[Loss] | None = None
-    dropped: list[Loss] = field(default_factory=list)
+    dropped: list[Loss] | None = None
     failed: int | None = None
     open: int | None = None
     restarts: list[Restart] = field(default_factory=list)

@@ -13,6 +13,7 @@ below, and returns its exit code::
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -130,13 +131,14 @@ def coverage(
             between = judging.compare(wholes[0], wholes[1], before, report)
     except CoverageError as error:
         raise UsageProblem(str(error)) from None
-    if as_json:
-        click.echo(json.dumps(coverage_text.as_json(report, between)))
-    else:
-        from rich.console import Console
+    with _written():
+        if as_json:
+            click.echo(json.dumps(coverage_text.as_json(report, between)))
+        else:
+            from rich.console import Console
 
-        console = Console(highlight=False, soft_wrap=False)
-        console.print(coverage_text.as_text(report, between, console.width))
+            console = Console(highlight=False, soft_wrap=False)
+            console.print(coverage_text.as_text(report, between, console.width))
     verdict = report.verdict if between is None else between.verdict
     return _CODES[verdict]
 
@@ -216,7 +218,13 @@ Examples:
     metavar="FILE",
     help="Of other logs: a table of the prompts that were to be trained by now.",
 )
-@click.option("--memory", default="3.5GB", show_default=True, help="What is more goes to TMPDIR.")
+@click.option(
+    "--memory",
+    default="3.5GB",
+    show_default=True,
+    callback=lambda context, parameter, value: _memory(value),
+    help="What is more goes to TMPDIR.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON value.")
 def ledger(
     files: tuple[Path, ...],
@@ -256,9 +264,11 @@ def ledger(
         for option, value in (("--key", key), ("--step", step)):
             if found.logs and value is None:
                 raise UsageProblem(f"{found.logs[0]} is no ledger: name its columns, {option}=...")
-        if not found.logs and (given := [o for o in (key, step, epoch, keys) if o is not None]):
+        of_logs = {"--key": key, "--step": step, "--pass": epoch, "--keys": keys}
+        given = [option for option, value in of_logs.items() if value is not None]
+        if found.ledgers and given:
             raise UsageProblem(
-                f"{given[0]}: --key, --step, --pass and --keys are for other logs than ledgers"
+                f"{found.ledgers[0].path} is a ledger: leave out {', '.join(given)}, for other logs"
             )
         with _bar() as progress, database(memory, progress) as at:
             if found.logs:
@@ -280,18 +290,28 @@ def ledger(
         raise UsageProblem(str(error)) from None
     except OSError as error:
         raise UsageProblem(f"{error.filename}: {error.strerror}") from None
-    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-        raise Undetermined(
-            f"{_one_line(error)}: give it more --memory, or room in TMPDIR"
+    except (
+        duckdb.OutOfMemoryException,
+        duckdb.IOException,
+        duckdb.InvalidInputException,
+        duckdb.ConversionException,
+    ) as error:
+        full = isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error)
+        if full:
+            raise Undetermined(
+                f"{_one_line(error)}: give it more --memory, or room in TMPDIR"
+            ) from None
+        raise UsageProblem(
+            f"it can't be read: {_one_line(error)}: leave out the file that is damaged, or is not "
+            "what its name ends in"
         ) from None
-    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-        raise UsageProblem(f"it can't be read: {_one_line(error)}") from None
-    if as_json:
-        click.echo(json.dumps(report.to_json(), default=str))
-    else:
-        from rich.console import Console
+    with _written():
+        if as_json:
+            click.echo(json.dumps(report.to_json(), default=str))
+        else:
+            from rich.console import Console
 
-        Console(highlight=False).print(ledger_text.as_text(report))
+            Console(highlight=False).print(ledger_text.as_text(report))
     return _CODES[report.verdict]
 
 
@@ -308,8 +328,38 @@ def _steps(restarts: str | None) -> list[int] | None:
         ) from None
 
 
+_MOST_WORDS = 160
+
+
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n\n")[0].split())
+    """What DuckDB says, without its advice to those who write SQL, and without the data."""
+    text = str(error)
+    said = re.split(r"\n\n|\n(?:Original Line|Possible|Potential|The search space)|\. Try ", text)[
+        0
+    ]
+    said = " ".join(said.split()).rstrip(".:")
+    named = re.search(r"^\s*file\s*=\s*(.+)$", text, re.MULTILINE)
+    file = f"{named[1]}: " if named and named[1] not in said else ""
+    return f"{file}{said if len(said) <= _MOST_WORDS else said[:_MOST_WORDS] + '...'}"
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Around what is printed: where it can't be written, nobody has got a verdict."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Undetermined(
+            f"the report can't be written: {error.strerror}: send it elsewhere"
+        ) from None
+
+
+def _memory(memory: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B", memory, re.IGNORECASE):
+        raise click.BadParameter(f"{memory!r} is no number with a unit, such as 3.5GB or 500MB")
+    return memory
 
 
 @contextmanager

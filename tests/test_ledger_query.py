@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ duckdb = pytest.importorskip("duckdb")
 from test_process_life import wait_until  # noqa: E402
 
 from pytest_resume_audit import cli  # noqa: E402
+from pytest_resume_audit.real_runs.database import Database  # noqa: E402
 
 Line = tuple[str, dict[str, Any]]
 SECOND = 10**9
@@ -558,6 +560,16 @@ def test_two_runs_one_after_the_other_without_a_name(ledgers, ask):
     assert "life 2 has begun afresh" in said["notes"][0]
 
 
+def test_a_run_behind_the_end_of_another(ledgers, ask):
+    ledgers.write(handed_out(0, 1), trained(1, 0), save("a"), ENDED)
+    ledgers.write(handed_out(0, 1), trained(1, 0, 1), ENDED)
+    code, said = ask(ledgers.directory)
+    assert (code, said["skipped"], said["trained"]) == (3, None, None)
+    assert "life 1 has said that the training is over, and life 2 begins" in said["headline"]
+    assert ask(ledgers.directory / "life-0.jsonl")[1]["skipped"][0]["named"] == [1]
+    assert ask(ledgers.directory, "--restarts", 0)[0] == 0
+
+
 def test_a_missing_restart_is_asked_for(ledgers, ask):
     ledgers.write(handed_out(0, 1), trained(1, 0), save("a"), trained(2, 1))
     ledgers.write(handed_out(2, 3), trained(2, 2, 3))
@@ -586,8 +598,17 @@ def test_a_missing_life_is_asked_for(ledgers, ask):
 def test_a_beginning_that_is_not_there(ledgers, ask):
     ledgers.write(restored("z"), handed_out(4), trained(3, 4))
     code, said = ask(ledgers.directory)
-    assert (code, said["skipped"]) == (3, [])
+    assert (code, said["skipped"]) == (3, None)
     assert "the first life has gone on from z" in said["headline"]
+
+
+def test_what_a_life_without_its_beginning_hands_out_may_be_trained_already(ledgers, ask):
+    # Of this run nothing is lost: 0 to 3 were trained in the life that is not there.
+    new_way(ledgers)
+    (ledgers.directory / "life-0.jsonl").unlink()
+    ledgers.write(restored("step-1"), handed_out(0, 1, 2, 3), trained(2, 4))
+    code, said = ask(ledgers.directory, "--complete")
+    assert (code, said["verdict"], said["skipped"]) == (3, "undetermined", None)
 
 
 def test_a_save_that_nobody_has_called_complete(ledgers, ask):
@@ -758,7 +779,79 @@ def test_a_torn_log(tmp_path, ask):
     assert (code, said["doubts"]) == (3, ["rows without a prompt or without a step: 2"])
 
 
+def test_a_torn_line_may_be_that_of_the_one_that_is_not_seen(tmp_path, ask):
+    path = log(tmp_path / "log.jsonl", [(1, 0), (2, 1)])
+    path.write_bytes(path.read_bytes() + b'{"step": 3, "ui')
+    columns = ("--key", "uid", "--step", "step", "--prompts")
+    code, said = ask(path, *columns, 3)
+    assert (code, said["skipped"]) == (3, None)
+    assert "not trained by what can be read: 1" in said["headline"]
+    code, said = ask(path, *columns, 4)
+    assert (code, said["skipped"][0]["prompts"]) == (1, 2)
+    # An object that ends is whole, and a bad line before it is no torn one.
+    path.write_text('{"step": 1, "uid": 0}\n{"step": 2\n{"step": 3, "uid": 1}')
+    code, said = ask(path, *columns, 2)
+    assert (code, said["doubts"]) == (3, ["rows without a prompt or without a step: 1"])
+    path.write_text('{"step": 1, "uid": 0}\n{"step": 3, "uid": 1}')
+    assert ask(path, *columns, 2)[0] == 0
+
+
+def test_a_number_at_the_end_of_a_csv_file_may_be_cut_short(tmp_path, ask):
+    path = tmp_path / "log.csv"
+    columns = ("--key", "uid", "--step", "step", "--prompts", 13)
+    path.write_text("step,uid\n" + "".join(f"{uid + 1},{uid}\n" for uid in range(13)))
+    assert ask(path, *columns)[0] == 0
+    path.write_bytes(path.read_bytes()[:-2])  # "13,12\n": of prompt 12 it leaves 1
+    code, said = ask(path, *columns)
+    assert (code, said["skipped"], said["duplicated"]) == (3, None, None)
+    assert f"the last line of {path} has no end" in said["headline"]
+    path.write_bytes(path.read_bytes()[:-2])
+    assert ask(path, *columns)[1]["notes"] == ["the last line was cut short, and is passed over"]
+
+
+def test_a_packed_log_has_no_torn_line(tmp_path, ask):
+    path = log(tmp_path / "log.csv", [(1, 0), (2, 1)])
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert ask(tmp_path / "log.csv.gz", "--key", "uid", "--step", "step", "--prompts", 2)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.jsonl"])
+def test_an_empty_log(tmp_path, ask, name):
+    empty = tmp_path / name
+    empty.touch()
+    columns = ("--key", "uid", "--step", "step", "--prompts", 2)
+    code, said = ask(empty, *columns)
+    assert (code, said["skipped"], said["dropped"]) == (3, None, None)
+    assert said["headline"] == "undetermined: there is nothing in it"
+    assert said["notes"] == [f"{empty} is empty: passed over"]
+    assert ask(empty, log(tmp_path / f"log{empty.suffix}", [(1, 0), (2, 1)]), *columns)[0] == 0
+
+
+def test_a_csv_file_that_has_only_its_header(tmp_path, ask):
+    path = log(tmp_path / "log.csv", [(1, 0), (2, 1)])
+    header = tmp_path / "header.csv"
+    header.write_text("step,uid\n")
+    columns = ("--key", "uid", "--step", "step", "--prompts", 2)
+    assert ask(path, header, *columns)[0] == 0
+    assert ask(header, path, *columns)[0] == 0
+    code, said = ask(header, *columns)
+    assert (code, said["headline"]) == (3, "undetermined: there is nothing in it")
+
+
+def test_half_a_step_is_none(tmp_path, ask):
+    columns = ("--key", "uid", "--step", "step", "--prompts", 2)
+    path = log(tmp_path / "log.csv", [(1.0, 0), (1.5, 1)])
+    code, said = ask(path, *columns)
+    assert (code, said["doubts"]) == (3, ["rows without a prompt or without a step: 1"])
+    path = log(tmp_path / "whole.csv", [(1.0, 0), (2.0, 1)])
+    assert "1.0" in path.read_text()
+    assert ask(path, *columns)[0] == 0
+
+
 # --- how it is asked ------------------------------------------------------------------------------
+
+
+LOGS = ("--key", "uid", "--step", "step")
 
 
 @pytest.mark.parametrize(
@@ -771,12 +864,31 @@ def test_a_torn_log(tmp_path, ask):
             "no column 'id' for --key; it has step, uid",
         ),
         (["log.csv", "life.jsonl", "--key", "uid", "--step", "step"], "log.csv is no ledger, as"),
-        (["life.jsonl", "--key", "uid"], "are for other logs than ledgers"),
+        (
+            ["life.jsonl", "--key", "uid", "--keys", "log.csv"],
+            "life.jsonl is a ledger: leave out --key, --keys, for other logs",
+        ),
         (["gone.jsonl"], "gone.jsonl: there is no such file"),
         (["life.txt"], "it can't be told what this is; names end in .jsonl"),
         (["nothing"], "there is nothing in it that could be read"),
         (["life.jsonl", "--restarts", "soon"], "steps and commas, such as 100,250, or none"),
-        (["torn.parquet", "--key", "uid", "--step", "step"], "it can't be read"),
+        (["torn.parquet", *LOGS], "leave out the file that is damaged"),
+        (["noise.csv", *LOGS], "noise.csv"),
+        (["zeros.csv", *LOGS], "zeros.csv"),
+        (["zeros.jsonl", *LOGS], "zeros.jsonl"),
+        (["torn.csv.gz", *LOGS], "torn.csv.gz: leave out the file that is damaged"),
+        (["log.csv", *LOGS, "--memory", "much"], "'much' is no number with a unit, such as 3.5GB"),
+        (["log.csv", *LOGS, "--memory", "3"], "such as 3.5GB"),
+        (["log.csv", *LOGS, "--keys", "none.csv"], "none.csv is empty"),
+        (["log.csv", *LOGS, "--keys", "header.csv"], "header.csv names no prompt"),
+        (["log.csv", *LOGS, "--keys", "other.csv"], "no column 'uid' for --key; it has name"),
+        (
+            ["log.csv", *LOGS, "--keys", "texts.csv"],
+            "a prompt is VARCHAR in texts.csv and BIGINT in the logs",
+        ),
+        (["log.csv", "--key", "step", "--step", "step"], "--key and --step are both 'step'"),
+        (["log.csv", *LOGS, "--pass", "uid"], "--key and --pass are both 'uid'"),
+        (["log.csv", *LOGS, "--run", "a"], "no run has a name here"),
     ],
 )
 def test_mistakes_are_said_in_a_line(tmp_path, ask, monkeypatch, words, said):
@@ -786,10 +898,54 @@ def test_mistakes_are_said_in_a_line(tmp_path, ask, monkeypatch, words, said):
     Path("life.txt").write_text("what?")
     Path("torn.parquet").write_bytes(b"PAR1 and no more")
     Path("nothing").mkdir()
+    Path("noise.csv").write_bytes(random.Random(0).randbytes(5000))
+    for name in ("zeros.csv", "zeros.jsonl"):
+        with open(name, "wb") as file:
+            file.truncate(1 << 26)
+    Path("torn.csv.gz").write_bytes(gzip.compress(Path("log.csv").read_bytes())[:-20])
+    Path("none.csv").touch()
+    Path("header.csv").write_text("uid\n")
+    Path("other.csv").write_text("name\na\n")
+    Path("texts.csv").write_text("uid\na\n")
     code, answer = ask(*words)
     assert code == 2
-    assert said in answer["error"]
-    assert len(answer["error"].splitlines()) == 1
+    *usage, error = answer["error"].splitlines()  # click shows the usage of a wrong option
+    assert not usage or usage[0].startswith("Usage: ")
+    assert said in error
+    assert len(error) < 400
+    assert error.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("raised", "comes"),
+    [("Query interrupted", KeyboardInterrupt), ("something else", RuntimeError)],
+)
+def test_ctrl_c_in_a_question_is_ctrl_c(raised, comes):
+    class Interrupted:
+        """As DuckDB ends a question at SIGINT."""
+
+        def execute(self, question: str, values: object) -> Any:
+            raise RuntimeError(raised)
+
+    at = Database(cast(Any, Interrupted()), lambda what, part: None)
+    with pytest.raises(comes):
+        at.rows("SELECT 1")
+
+
+def test_a_report_that_cannot_be_written_is_no_verdict(ledgers):
+    new_way(ledgers)
+    for more in ([], ["--json"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest_resume_audit", "ledger", ledgers.directory, *more],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert done.returncode == 3
+        assert done.stderr.startswith("Error: the report can't be written: No space left")
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_without_duckdb_its_extra_is_named(ledgers, ask, monkeypatch):

@@ -55,6 +55,8 @@ def test_ordinals_are_listed(ordinals: list[int], words: str) -> None:
 
 def test_a_list_names_one_range_at_least() -> None:
     assert listed([*range(100), 200], room=1) == "0-99, ... (1 more)"
+    assert listed([1, 3, 5], room=4, beyond=7) == "1, 3, ... (8 more)"
+    assert listed([1, 3], beyond=7) == "1, 3, ... (7 more)"
 
 
 # --- the headline -------------------------------------------------------------------------------

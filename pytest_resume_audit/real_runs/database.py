@@ -47,6 +47,11 @@ class Database:
         watcher.start()
         try:
             return self._connection.execute(question, list(values) or None).fetchall()
+        except RuntimeError as error:
+            # What DuckDB makes of Ctrl-C; its own errors are none of these.
+            if "interrupted" in str(error).lower():
+                raise KeyboardInterrupt from None
+            raise
         finally:
             done.set()
             watcher.join()

@@ -6,15 +6,19 @@ the order in which they were written: where the step goes down, the run was rest
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 from pytest_resume_audit.real_runs.database import Database, name, quoted
 from pytest_resume_audit.real_runs.report import LISTED, Loss, Restart, RunReport
-from pytest_resume_audit.real_runs.sources import Sources, UnreadableSource, reader
+from pytest_resume_audit.real_runs.sources import PACKED, Sources, UnreadableSource, reader
 
 _MOST_RESTARTS = 1000
 """More than that are no restarts: the table is not in the order in which it was written."""
+
+_LONGEST_LINE = 1 << 25
 
 _PASS_OVER = 0.9
 """The part of all prompts that is trained once when a second pass may begin."""
@@ -48,23 +52,83 @@ def judge(
         UnreadableSource: when a column is not there, or ``restarts`` doesn't fit.
     """
     report = RunReport(notes=[*sources.notes], doubts=[*sources.doubts])
-    _take_in(database, report, sources.logs, key, step, epoch)
+    torn = _take_in(database, report, sources.logs, key, step, epoch)
     _find_lives(database, report, restarts, len(sources.logs))
     if report.doubts:
         return report
-    if keys is not None:
-        kind, column = reader(keys), name(key)
-        database.rows(
-            f"CREATE TABLE wanted AS SELECT DISTINCT {column} AS key "
-            f"FROM {_table(kind, [keys])} WHERE {column} IS NOT NULL"
+    if keys is None:
+        count(database, report, prompts, epoch)
+    else:
+        _take_in_keys(database, keys, key)
+        _count_against(keys, database, report, prompts, epoch)
+    missing = sum(loss.prompts for loss in report.skipped or ())
+    if 0 < missing <= torn:
+        report.skipped = None
+        report.doubts.append(
+            f"not trained by what can be read: {missing}, which may be in the last line that was "
+            "cut short: write that line whole, or take it out"
         )
-    count(database, report, prompts, epoch, keys="wanted" if keys is not None else None)
     return report
 
 
 def _table(kind: str, paths: Sequence[Path], more: str = "") -> str:
     names = ", ".join(map(quoted, paths))
-    return f"read_{kind}([{names}]{more})"
+    # An array of JSON is taken as it is; of lines, those that can't be read are counted.
+    lines = all(".json" not in path.suffixes for path in paths)
+    how = {
+        "json": ", format = 'newline_delimited', ignore_errors = true" if lines else "",
+        "csv": ", header = true, null_padding = true",
+        "parquet": "",
+    }[kind]
+    return f"read_{kind}([{names}]{how}{more})"
+
+
+def _columns(
+    database: Database, kind: str, paths: Sequence[Path], asked: dict[str, str]
+) -> dict[str, str]:
+    """The type of each column, where those are there that are asked for by an option."""
+    types = {
+        column: of
+        for column, of, *_ in database.rows(f"DESCRIBE SELECT * FROM {_table(kind, paths)}")
+    }
+    for option, column in asked.items():
+        if column not in types:
+            raise UnreadableSource(
+                f"{paths[0]} has no column {column!r} for {option}; it has {', '.join(types)}"
+            )
+    return types
+
+
+def _take_in_keys(database: Database, keys: Path, key: str) -> None:
+    """Table ``wanted``: the prompts that were to be trained, each once."""
+    if not keys.stat().st_size:
+        raise UnreadableSource(f"{keys} is empty: it has to name the prompts to be trained")
+    kind = reader(keys)
+    _columns(database, kind, [keys], {"--key": key})
+    database.rows(
+        f"CREATE TABLE wanted AS SELECT DISTINCT {name(key)} AS key "
+        f"FROM {_table(kind, [keys])} WHERE {name(key)} IS NOT NULL"
+    )
+    if not database.value("SELECT count(*) FROM wanted"):
+        raise UnreadableSource(f"{keys} names no prompt: it has to name those to be trained")
+
+
+def _count_against(
+    keys: Path, database: Database, report: RunReport, prompts: int | None, epoch: str | None
+) -> None:
+    import duckdb
+
+    try:
+        count(database, report, prompts, epoch, keys="wanted")
+    except duckdb.ConversionException:
+        theirs, ours = (
+            database.value(f"SELECT typeof(any_value(key)) FROM {table}")
+            for table in ("wanted", "entry")
+        )
+        raise UnreadableSource(
+            f"a prompt is {theirs} in {keys} and {ours} in the logs: write it in the same form in "
+            "both"
+        ) from None
 
 
 def _take_in(
@@ -74,38 +138,32 @@ def _take_in(
     key: str,
     step: str,
     epoch: str | None,
-) -> None:
-    """Table ``log``: key, pass and step in the order of the files; a group is one row."""
+) -> int:
+    """Table ``log``: key, pass and step in the order of the files; a group is one row.
+
+    Returns:
+        How many last lines were cut short, and are passed over.
+    """
     database.doing(f"reading {paths[0].name}{f' and {len(paths) - 1} more' * (len(paths) > 1)}")
     kinds = {reader(path) for path in paths}
     if len(kinds) > 1:
         raise UnreadableSource(f"files of one kind at a time, not {' and '.join(sorted(kinds))}")
     (kind,) = kinds
-    # An array of JSON is taken as it is; of lines, those that can't be read are counted.
-    lines = all(".json" not in path.suffixes for path in paths)
-    more = {
-        "json": ", format = 'newline_delimited', ignore_errors = true" if lines else "",
-        "csv": ", null_padding = true",
-        "parquet": "",
-    }[kind]
-    types = {
-        column: of
-        for column, of, *_ in database.rows(f"DESCRIBE SELECT * FROM {_table(kind, paths, more)}")
-    }
     asked = {"--key": key, "--step": step} | ({"--pass": epoch} if epoch else {})
-    for option, column in asked.items():
-        if column not in types:
-            raise UnreadableSource(
-                f"{paths[0]} has no column {column!r} for {option}; it has {', '.join(types)}"
-            )
-    columns = f"{name(key)} AS key, {name(epoch) if epoch else 'NULL'} AS pass, "
-    columns += f"TRY_CAST({name(step)} AS BIGINT) AS step"
+    for (option, column), (other, same) in combinations(asked.items(), 2):
+        if column == same:
+            raise UnreadableSource(f"{option} and {other} are both {column!r}: name two columns")
+    types = _columns(database, kind, paths, asked)
+    whole = f"TRY_CAST({name(step)} AS BIGINT)"
+    if not types[step].endswith(("INT", "INTEGER")):
+        # Half a step is none, and would be rounded to another.
+        whole = f"CASE WHEN TRY_CAST({name(step)} AS DOUBLE) % 1 = 0 THEN {whole} END"
+    columns = f"{name(key)} AS key, {name(epoch) if epoch else 'NULL'} AS pass, {whole} AS step"
     source = f"SELECT {columns} FROM {_table(kind, paths)}"
     if kind != "parquet":
         # Read by all cores first: what looks at one row after the other is done by one.
-        if kind == "json":
-            shape = ", ".join(f"{name(one)}: {quoted(types[one])}" for one in asked.values())
-            more += f", columns = {{{shape}}}"
+        shape = ", ".join(f"{name(one)}: {quoted(types[one])}" for one in asked.values())
+        more = f", columns = {{{shape}}}" if kind == "json" else ""
         database.rows(f"CREATE TABLE raw AS SELECT {columns} FROM {_table(kind, paths, more)}")
         source = "SELECT * FROM raw"
     # A group comes as so many rows, one below the other.
@@ -120,21 +178,37 @@ def _take_in(
         database.rows("DROP TABLE raw")
     else:
         report.events = database.value(f"SELECT count(*) FROM {_table(kind, paths)}")
-    bad = database.value("SELECT count(*) FROM log WHERE key IS NULL OR step IS NULL")
-    if bad and bad <= sum(map(_is_torn, paths)):
-        report.notes.append("the last line was cut short, and is passed over")
-    elif bad:
-        report.doubts.append(f"rows without a prompt or without a step: {bad:,}")
     if not report.events:
         report.doubts.append("there is nothing in it")
+    bad: int = database.value("SELECT count(*) FROM log WHERE key IS NULL OR step IS NULL")
+    torn = [path for path in paths if _is_torn(path)]
+    if bad > len(torn):
+        report.doubts.append(f"rows without a prompt or without a step: {bad:,}")
+    elif bad:
+        report.notes.append("the last line was cut short, and is passed over")
+        return bad
+    elif torn:
+        report.doubts.append(
+            f"the last line of {torn[0]} has no end, so that a number in it may be cut short: end "
+            "it with a new line, or take it out"
+        )
+    return 0
 
 
 def _is_torn(path: Path) -> bool:
-    if reader(path) == "parquet" or not path.stat().st_size:
+    """Whether the last line has no end, and may be part of one; an object says where it ends."""
+    if path.suffix in PACKED or ".json" in path.suffixes or reader(path) == "parquet":
         return False
     with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read() != b"\n"
+        file.seek(max(0, path.stat().st_size - _LONGEST_LINE))
+        rest = file.read().rpartition(b"\n")[2]
+    if reader(path) == "csv" or not rest.strip():
+        return bool(rest)
+    try:
+        json.loads(rest)
+    except ValueError:
+        return True
+    return False
 
 
 def _find_lives(

@@ -22,7 +22,7 @@ TABLES = {
 }
 """What DuckDB reads a file with, by how its name ends; text may be compressed as well."""
 
-_PACKED = (".gz", ".zst")
+PACKED = (".gz", ".zst")
 _JUMP = 1.0
 """Seconds by which the two clocks may part."""
 
@@ -95,7 +95,11 @@ def find(paths: Iterable[Path], run: str | None = None) -> Sources:
             found.notes.append(f"{path} is {seen[real]} again: read once")
             continue
         seen[real] = path
-        if reader(path) != "json" or path.suffix in _PACKED:
+        kind = reader(path)
+        if kind != "parquet" and not path.stat().st_size:
+            found.notes.append(f"{path} is empty: passed over")
+            continue
+        if kind != "json" or path.suffix in PACKED:
             found.logs.append(path)
             continue
         first = _first_line(path)
@@ -119,7 +123,9 @@ def find(paths: Iterable[Path], run: str | None = None) -> Sources:
         found.ledgers = [one for one in found.ledgers if one.header.get("run") == run]
         if not found.ledgers:
             raise UnreadableSource(
-                f"--run {run}: there is {', '.join(names) or 'no name of a run'}"
+                f"--run {run}: there is {', '.join(names)}"
+                if names
+                else f"--run {run}: no run has a name here: leave it out"
             )
     if found.ledgers and found.logs:
         raise UnreadableSource(
@@ -139,7 +145,7 @@ def find(paths: Iterable[Path], run: str | None = None) -> Sources:
 
 def reader(path: Path) -> str:
     """What a file is read with: ``json``, ``csv`` or ``parquet``."""
-    name = path.with_suffix("") if path.suffix in _PACKED else path
+    name = path.with_suffix("") if path.suffix in PACKED else path
     try:
         return TABLES[name.suffix]
     except KeyError:

@@ -386,8 +386,12 @@ def _workspace() -> Iterator[Path]:
     try:
         yield root
     finally:
-        os.chdir(before)  # a collector may have gone to its checkpoints
-        shutil.rmtree(root, ignore_errors=True)
+        try:
+            os.chdir(before)  # a collector may have gone to its checkpoints
+            shutil.rmtree(root, ignore_errors=True)
+        except KeyboardInterrupt:
+            shutil.rmtree(root, ignore_errors=True)
+            raise
 
 
 @lru_cache(maxsize=1)

@@ -175,9 +175,14 @@ class Play:
         except NotAtRest:
             hang = self._stands(f"no rest within {self.deadline:g} s")
         finally:
-            if hang is None:
-                self._tidy_up()
-            self._end_life("end")
+            try:
+                if hang is None:
+                    self._tidy_up()
+                self._end_life("end")
+            finally:
+                # Also where that is broken off, by Ctrl-C or a directory that can't be copied.
+                if self._control is not None and not self._control.over:
+                    self.life.end()
         self.history.rows = tuple(self.numbering.rows)
         return Played(
             history=self.history,

@@ -55,21 +55,79 @@ class RaisedElsewhere(RuntimeError):
     """An exception of another process that can't travel: its kind and its text."""
 
 
-def portable(error: BaseException) -> tuple[BaseException, str]:
-    """An exception as it can be sent, and its traceback as text."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+_MOST_OF_AN_EXCEPTION = 100_000
+"""Bytes of an exception, or characters of its texts, that travel: nobody reads more."""
+
+Portable = tuple[bytes, str, str]
+"""An exception pickled, nothing where it can't be; what it says; its traceback."""
+
+
+def portable(error: BaseException) -> Portable:
+    """An exception as it can be sent, whatever code of its own it has."""
+    said, text = _said(error), _traceback_of(error)
     # Ray raises what a task or an actor has raised as another class, made at that moment.
-    for candidate in (error, getattr(error, "cause", None)):
-        with suppress(Exception):
-            if isinstance(candidate, BaseException) and pickle.loads(pickle.dumps(candidate)):
-                return candidate, text
-    return RaisedElsewhere(f"{type(error).__name__}: {error}"), text
+    for candidate in (error, getattr(error, "cause", None), _Bare(error)):
+        if isinstance(candidate, BaseException | _Bare) and (pickled := _pickled(candidate)):
+            return pickled, said, text
+    return b"", said, text
 
 
-def arrived(error: BaseException, text: str) -> BaseException:
+class _Bare:
+    """An exception of the same class with the same arguments, made without its ``__init__``.
+
+    Many a one with arguments of its own can't be made again from those that it keeps.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self._error)
+        return (kind.__new__, (kind, *self._error.args))
+
+
+def _pickled(error: object) -> bytes:
+    with suppress(BaseException):  # its own code runs, and may do anything
+        pickled = pickle.dumps(error)
+        small = len(pickled) <= _MOST_OF_AN_EXCEPTION
+        if small and isinstance(pickle.loads(pickled), BaseException):
+            return pickled
+    return b""
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return _shortened(f"{type(error).__name__}: {error}")
+    except BaseException:
+        return f"{type(error).__name__}, which has no text: its __str__ raises"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    except BaseException:
+        lines = traceback.format_tb(error.__traceback__)
+    return _shortened("".join(lines))
+
+
+def _shortened(text: str) -> str:
+    half = _MOST_OF_AN_EXCEPTION // 2
+    if len(text) <= 2 * half:
+        return text
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters more ...\n{text[-half:]}"
+
+
+def arrived(pickled: bytes, said: str, text: str) -> BaseException:
     """An exception that was sent, with the traceback that it had there."""
-    error.__cause__ = RemoteTraceback(text)
-    return error
+    with suppress(Exception, SystemExit):
+        error = pickle.loads(pickled)
+        error.__cause__ = RemoteTraceback(text)
+        str(error)  # who reports it asks for that
+        if isinstance(error, BaseException):
+            return error
+    other = RaisedElsewhere(said)
+    other.__cause__ = RemoteTraceback(text)
+    return other
 
 
 class _Answer:

@@ -206,7 +206,7 @@ class Task:
         try:
             for name in ("schedstat", "stat", "syscall"):
                 self._files.append(os.open(f"{directory}/{name}", os.O_RDONLY))
-        except OSError:
+        except BaseException:  # Ctrl-C too
             self.close()
             raise
 

@@ -55,6 +55,7 @@ class _Life:
         self._control = Control(setup, Numbering())
         self._helper = helper_of(self._control, loop=loop)
         self._collector: Any = None
+        self._process = os.getpid()
         self._inquiry = Inquiry(line, self._ours, self._weights)
 
     def run(self) -> None:
@@ -66,6 +67,11 @@ class _Life:
         self._helper.run()
 
     def _terminated(self, number: int, frame: object) -> None:
+        if os.getpid() != self._process:
+            # A fork that the collector has made, such as a worker of a pool: it ends as any does.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         # Not here: the handler may have come in the middle of what it would wait for.
         threading.Thread(target=self._stop, name="resume-audit stop").start()
 
@@ -98,10 +104,16 @@ class _Life:
 
     def _return_to(self, number: int) -> Callable[[Call], None]:
         def told(call: Call) -> None:
-            if call.error is not None:
-                self._line.tell("returned", number, False, portable(call.error))
-                return
-            self._line.tell("returned", number, True, _needed(call))
+            error = call.error
+            if error is None:
+                try:
+                    self._line.tell("returned", number, True, _needed(call))
+                    return
+                except OSError:
+                    raise  # of the line
+                except Exception as nonsense:
+                    error = nonsense
+            self._line.tell("returned", number, False, portable(error))
 
         return told
 
@@ -155,9 +167,17 @@ class _Heard(Overheard):
         return False
 
     def _tell_warning(self, message: warnings.WarningMessage) -> None:
-        words = (str(message.message), message.category, message.filename, message.lineno)
+        text, category = str(message.message), message.category
+        if not _is_importable(category):
+            text, category = f"{category.__name__}: {text}", UserWarning
         with contextlib.suppress(Exception):
-            self._line.tell("warned", *words)
+            self._line.tell("warned", text, category, message.filename, message.lineno)
+
+
+def _is_importable(kind: type[Any]) -> bool:
+    with contextlib.suppress(Exception):
+        return pickle.loads(pickle.dumps(kind)) is kind
+    return False
 
 
 class _Telling(list[Any]):

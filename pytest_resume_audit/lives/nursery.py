@@ -21,6 +21,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +30,8 @@ from typing import Any
 START = 120.0
 """Seconds that the modules may take to be imported."""
 
+_TO_CLOSE = 2.0
+"""Seconds that a process that begins lives gets to end them all."""
 
 UNKNOWN = (
     "A life in a process of its own imports the collector's module {module!r} by its name: put the "
@@ -57,13 +61,19 @@ class Servant:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
             )
         self._connection = Connection(ours.detach())
+        self._asking = threading.Lock()
         atexit.register(self.close)
 
     def close(self) -> None:
         """End it, and every life that it has begun."""
         atexit.unregister(self.close)
+        # It hears of it, and ends what is left of its lives; if it doesn't, it is ended itself.
         self._connection.close()
-        self._process.wait()
+        try:
+            self._process.wait(_TO_CLOSE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     @property
     def alive(self) -> bool:
@@ -72,14 +82,19 @@ class Servant:
 
     def _ask(self, request: tuple[Any, ...], timeout: float = 30.0) -> Any:
         try:
-            self._connection.send(request)
-            if not self._connection.poll(timeout):
-                # A late answer would be taken for that to the next request.
-                self._process.kill()
-                raise NurseryError(f"the process that begins lives was silent for {timeout:g} s")
-            ok, value = self._connection.recv()
+            with self._asking:
+                self._connection.send(request)
+                if not self._connection.poll(timeout):
+                    why = f"the process that begins lives was silent for {timeout:g} s"
+                    raise NurseryError(why)
+                ok, value = self._connection.recv()
         except (EOFError, OSError) as error:
+            self.close()
             raise NurseryError(f"the process that begins lives has died: {error!r}") from error
+        except BaseException:
+            # Broken off, by Ctrl-C too: an answer that comes late would be taken for the next one.
+            self.close()
+            raise
         if not ok:
             raise NurseryError(str(value))
         return value
@@ -143,7 +158,10 @@ class Nursery(Servant):
 
     def wait(self, pid: int) -> int:
         """Wait until a process of it has ended; how it did, as ``os.waitstatus_to_exitcode``."""
-        return int(self._ask(("wait", pid)))
+        try:
+            return int(self._ask(("wait", pid)))
+        except NurseryError:
+            return -signal.SIGKILL  # a life ends with the one that has begun it
 
 
 _MOST = 3
@@ -157,7 +175,10 @@ def nursery_of(*modules: str, **env: str) -> Nursery:
     """The nursery of this session that has these modules, imported in such an environment."""
     key = (*modules, *(f"{name}={value}" for name, value in sorted(env.items())))
     found = _nurseries.pop(key, None)
-    if found is None or not found.alive:
+    if found is not None and not found.alive:
+        found.close()  # it has died, or is that of the process that this one was forked from
+        found = None
+    if found is None:
         found = Nursery(modules, env)
     _nurseries[key] = found
     while len(_nurseries) > _MOST:
@@ -219,7 +240,7 @@ def main(descriptor: int) -> None:
             if what in _CHILDREN:
                 if value == 0:
                     connection.close()
-                    _CHILDREN[what](*words)
+                    _be(_CHILDREN[what], words)
                 _lives.add(value)
             connection.send((True, value))
     except (EOFError, OSError):
@@ -228,6 +249,15 @@ def main(descriptor: int) -> None:
                 os.killpg(life, signal.SIGKILL)
         _lives.clear()
         _end_orphans()
+
+
+def _be(child: Callable[..., None], words: list[Any]) -> None:
+    """Be what a fork is for, and never come back: what has begun others is not done here."""
+    try:
+        child(*words)
+    except Exception:
+        traceback.print_exc()
+    sys.exit(1)
 
 
 _lives: set[int] = set()
@@ -255,7 +285,7 @@ def _learn(modules: list[str]) -> None:
     for module in modules:
         if module.partition(".")[0] in sys.modules and module not in sys.modules:
             # It may be one that only its package can import.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(module)
     gc.collect()
     gc.freeze()
@@ -318,7 +348,7 @@ def _live(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, 
     os.environ.update(env)
     _say_at_once()
     live(*payload)
-    sys.exit()
+    sys.exit()  # as any process does, its own way of ending too
 
 
 def print_into(output: str) -> None:

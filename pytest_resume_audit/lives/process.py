@@ -6,10 +6,11 @@ import contextlib
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +34,9 @@ A_WHILE = 1.0
 
 _LINES = 40
 """Lines of what a life printed last that are told of one that died by itself."""
+
+_CHARACTERS = 10_000
+"""Characters of the same, at the most."""
 
 
 class LifeDied(RuntimeError):
@@ -168,17 +172,26 @@ class ProcessLife:
         self._last += 1
         number = self._last
         self._send(what, number, *words)
+        self._wait_for(
+            lambda: number in self._answers or self._answers_no_more(), within or self._deadline
+        )
         with self._heard:
-            self._heard.wait_for(
-                lambda: number in self._answers or self._answers_no_more(),
-                within or self._deadline,
-            )
             ok, value = self._answers.pop(number, (False, None))
         if ok:
             return value
         if value is not None:
             raise arrived(*value)
         raise self.died() or LifeDied("its process does not answer")
+
+    def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until a condition holds, or it has ended, or for so long."""
+        end = time.monotonic() + seconds
+        while True:
+            with self._heard:
+                left = end - time.monotonic()
+                if self._heard.wait_for(condition, min(left, A_WHILE)) or left <= A_WHILE:
+                    return
+            self._see_its_end()
 
     def _answers_no_more(self) -> bool:
         return self._gone
@@ -232,6 +245,16 @@ class ProcessLife:
             message = warnings.WarningMessage(text, category, filename, lineno)
             self._overheard.hear_warning(message)
 
+    def _see_its_end(self) -> None:
+        """Take note that it is over, also where what it has started keeps its connection open."""
+        if self._connection is None or self._gone or not self._is_over():
+            return
+        with self._heard:
+            # What it has said last may not have been read yet.
+            self._heard.wait_for(lambda: self._gone, A_WHILE)
+            self._is_gone()
+            self._moves(None)
+
     def _is_gone(self) -> None:
         self._gone = True
         self.killed = self._death is not None
@@ -249,7 +272,8 @@ class ProcessLife:
 
     def _said(self) -> str:
         """What it printed last, as part of a message."""
-        printed = self.printed().splitlines()[-_LINES:]
+        # A last line of a gigabyte tells no more than the end of it.
+        printed = self.printed()[-_CHARACTERS:].splitlines()[-_LINES:]
         said = "".join(f"\n    {line}" for line in printed)
         return f"; it printed last:{said}" if said else ""
 
@@ -300,6 +324,7 @@ class ProcessLife:
     def rest(self, *, conclude: bool = False) -> None:
         """Wait until the life is at rest."""
         self._rest.wait(conclude=conclude)
+        self._see_its_end()
 
     def alive(self) -> bool:
         """Whether anything in it could still act by itself."""
@@ -339,17 +364,25 @@ class ProcessLife:
         Returns:
             The threads that it leaves behind: none.
         """
-        if self._pid and not (self._ending or self._gone):
-            self._leave_what_it_has_learnt()
+        try:
+            if self._pid and not (self._ending or self._gone):
+                self._leave_what_it_has_learnt()
+            self._end_process()
+            # Into the output of this process, as that of any other life.
+            _print(self.printed())
+        except BaseException:
+            self._end_process()  # Ctrl-C may have come before it was ended
+            raise
+        finally:
+            self.control.end()
+            self._closing.close()
+        return ()
+
+    def _end_process(self) -> None:
         self._ending = True
-        if self._pid:
+        if self._pid and self._ended is None:
             self._kill()
             self._wait()
-        self.control.end()
-        # Into the output of this process, as that of any other life.
-        print(self.printed(), end="")
-        self._closing.close()
-        return ()
 
     def _leave_what_it_has_learnt(self) -> None:
         """Have the next lives begin with what this one has imported."""
@@ -372,8 +405,7 @@ class ProcessLife:
         with self._heard:
             self._death = before, cut
         self._kill()
-        with self._heard:
-            self._heard.wait_for(lambda: self._gone, self._deadline)
+        self._wait_for(lambda: self._gone, self._deadline)
 
     @property
     def death(self) -> tuple[str, str | None] | None:
@@ -433,6 +465,13 @@ class _Death(Images):
             self.taken.append(self._copy(death.at, before))
         for torn, length in self.tears(cut):
             self.taken.append(self._copy(death.at, before, torn, cut or "", length))
+
+
+def _print(text: str) -> None:
+    """Print whatever it is, as far as the output of this process takes it."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    with contextlib.suppress(OSError, ValueError):  # that may be closed
+        print(text.encode(encoding, "backslashreplace").decode(encoding), end="")
 
 
 def is_over(pid: int) -> bool:

@@ -123,7 +123,12 @@ class RigServer:
             ("rig", "saved"): self.saved,
             ("rig", "stand_at_point"): self._stand_at_point,
         }
-        threading.Thread(target=self._accept, name="resume-audit server", daemon=True).start()
+        accepts = threading.Thread(target=self._accept, name="resume-audit server", daemon=True)
+        try:
+            accepts.start()
+        except BaseException:
+            self.close()  # Ctrl-C, as it begins: nobody else knows of it yet
+            raise
 
     def forget_point(self) -> None:
         """Let the next save stand at its point."""

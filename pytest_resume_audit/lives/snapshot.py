@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from pathlib import Path
+
+_NAMES_ONLY = (stat.S_IFSOCK, stat.S_IFIFO)
+"""Of a socket or a pipe its name survives, and is in the way of who makes it anew."""
 
 
 def snapshot(root: Path, into: Path) -> None:
@@ -32,8 +36,11 @@ def _copy(source: str, target: str, root: str, into: str) -> None:
                     os.symlink(_moved(os.readlink(entry.path), root, into), copy)
                 elif entry.is_dir():
                     _copy(entry.path, copy, root, into)
-                else:
+                elif entry.is_file():
                     shutil.copy2(entry.path, copy)
+                elif stat.S_IFMT(kind := entry.stat().st_mode) in _NAMES_ONLY:
+                    with contextlib.suppress(OSError):  # not everywhere may anybody make a socket
+                        os.mknod(copy, kind)
     with contextlib.suppress(FileNotFoundError):
         shutil.copystat(source, target)
 

@@ -65,6 +65,7 @@ class SpawnedLife(ProcessLife):
         try:
             frames: dict[int, object] = self.ask("frames", within=1.0)
         except LifeDied:
+            self._see_its_end()
             return {} if self._gone else {0: object()}  # too busy to answer: not at rest
         return frames
 

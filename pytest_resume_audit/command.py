@@ -90,13 +90,26 @@ class Command:
                     raise ValueError(
                         f"Command({name}=...): there is no {{{word}}}; there are "
                         + ", ".join(f"{{{one}}}" for one in (*more, *allowed))
+                        + ". Braces of its own are written {{ }}"
                     )
+            if any("\0" in word for word in words):
+                raise ValueError(f"Command({name}=...) has a NUL, which no word can have")
         if not _split("command", self.command):
             raise ValueError("Command(''): it has no words")
         if self.resume is not None and CHECKPOINT not in _placeholders(
             _split("resume", self.resume)
         ):
             raise ValueError("Command(resume=...) has no {checkpoint}, which it is for")
+        try:
+            self.words(Path("root"), Setup(), checkpoint=Path("checkpoint"))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"a command's words can't be filled in: {error}") from None
+        for variable, value in self.environment.items():
+            if not _is_variable(variable, value):
+                raise ValueError(
+                    f"Command(environment=...): {variable!r}: {value!r} is none: both are texts, "
+                    "the name without ="
+                )
         if self.refuses is not None:
             try:
                 re.compile(self.refuses)
@@ -187,9 +200,15 @@ def _split(name: str, words: str | Sequence[str] | None) -> list[str]:
     return list(words)
 
 
+def _is_variable(name: object, value: object) -> bool:
+    texts = isinstance(name, str) and isinstance(value, str)
+    return texts and bool(name) and "=" not in str(name) and "\0" not in f"{name}{value}"
+
+
 def _placeholders(words: Iterable[str]) -> set[str]:
     try:
-        return {name for word in words for _, name, _, _ in string.Formatter().parse(word) if name}
+        fields = [field for word in words for field in string.Formatter().parse(word)]
+        return {name for _, name, _, _ in fields if name is not None}
     except ValueError as error:
         raise ValueError(f"a command's words: {error}; braces are written {{{{ }}}}") from None
 

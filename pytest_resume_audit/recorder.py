@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -137,13 +137,13 @@ def saving(checkpoint: str | os.PathLike[str]) -> None:
         checkpoint: what it will be found by, below the directory for checkpoints.
     """
     if _listeners:
-        _tell("saving", text=os.fsdecode(checkpoint))
+        _tell("saving", text=checkpoint)
 
 
 def saved(checkpoint: str | os.PathLike[str]) -> None:
     """A checkpoint is complete, under this name. In an audit it is a gate."""
     if _listeners:
-        _tell("saved", text=os.fsdecode(checkpoint))
+        _tell("saved", text=checkpoint)
 
 
 def restored(checkpoint: str | os.PathLike[str]) -> None:
@@ -153,7 +153,7 @@ def restored(checkpoint: str | os.PathLike[str]) -> None:
         checkpoint: as :func:`saved` was given it; a file inside of it or a link to it will do.
     """
     if _listeners:
-        _tell("restored", text=os.fsdecode(checkpoint))
+        _tell("restored", text=checkpoint)
 
 
 def ended() -> None:
@@ -170,11 +170,11 @@ def _tell(
     rows: Iterable[int] = (),
     generations: Iterable[int] | None = None,
     number: int | None = None,
-    text: str = "",
+    text: str | os.PathLike[str] = "",
     length: int | None = None,
 ) -> None:
     """Tell all listeners, in plain numbers: a row may be a number of torch or numpy."""
-    try:
+    with _told_if_wrong():
         rows = _whole_numbers("rows", rows)
         if generations is not None:
             generations = _whole_numbers("generations", generations)
@@ -187,10 +187,17 @@ def _tell(
             number = _whole_number("step", number)
         if length is not None:
             length = _whole_number("length", length)
+        text = os.fsdecode(text)
         for listener in _listeners:
             listener.note(kind, rows, generations, number, text, length)
+
+
+@contextmanager
+def _told_if_wrong() -> Iterator[None]:
+    """An audit is to know of a report that is wrong, whatever the script makes of it."""
+    try:
+        yield
     except (TypeError, ValueError) as error:
-        # An audit is to know of it, whatever the script makes of it.
         if _audit is not None:
             _audit.raised(error)
         raise
@@ -278,13 +285,15 @@ def hold(row: int, *, generation: int = 0) -> None:
         GenerationFailed: when the timeline says ``fail``.
     """
     if _audit is not None:
-        _audit.hold(_whole_number("row", row), _whole_number("generation", generation))
+        with _told_if_wrong():
+            _audit.hold(_whole_number("row", row), _whole_number("generation", generation))
 
 
 async def ahold(row: int, *, generation: int = 0) -> None:
     """The same in a coroutine."""
     if _audit is not None:
-        await _audit.ahold(_whole_number("row", row), _whole_number("generation", generation))
+        with _told_if_wrong():
+            await _audit.ahold(_whole_number("row", row), _whole_number("generation", generation))
 
 
 def attach(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import multiprocessing
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 
-from pytest_resume_audit import FuturesCollector, LiveCursorCollector
+from pytest_resume_audit import Collector, FuturesCollector, LiveCursorCollector
 
 
 class Exits(FuturesCollector):
@@ -173,3 +174,210 @@ class TellsThatItTrains(FuturesCollector):
         with open(os.environ["TELL"], "w") as told:
             print(os.getpid(), file=told)
         threading.Event().wait()
+
+
+# --- exceptions with code of their own ------------------------------------------------------------
+
+
+class Lies(Exception):
+    """Says that it is a text."""
+
+    def __reduce__(self):
+        return (str, ("no exception",))
+
+
+class HasNoText(Exception):
+    def __str__(self):
+        raise RuntimeError("nothing to say")
+
+
+class Exits9(Exception):
+    def __str__(self):
+        raise SystemExit(9)
+
+    __reduce__ = __str__
+
+
+class TakesTwo(Exception):
+    """Can't be made again from what it keeps, as many of those that have arguments."""
+
+    def __init__(self, what, where):
+        super().__init__(f"{what} at {where}")
+
+
+class RaisesLies(FuturesCollector):
+    def train_step(self):
+        raise Lies("found out")
+
+
+class RaisesWhatHasNoText(FuturesCollector):
+    def train_step(self):
+        raise HasNoText
+
+
+class RaisesWhatExits(FuturesCollector):
+    def train_step(self):
+        raise Exits9
+
+
+class RaisesItself(FuturesCollector):
+    def train_step(self):
+        error = ValueError("round and round")
+        error.args = (error,)
+        raise error
+
+
+class RaisesMuch(FuturesCollector):
+    def train_step(self):
+        raise ValueError("x" * 50_000_000)
+
+
+class RaisesInThread(FuturesCollector):
+    def train_step(self):
+        thread = threading.Thread(target=self.fails)
+        thread.start()
+        thread.join()
+        return super().train_step()
+
+    def fails(self):
+        raise HasNoText
+
+
+class RefusesWithTwo(FuturesCollector):
+    refuses = (TakesTwo,)
+
+    def restore(self, checkpoint, *, load_replay_buffer):
+        raise TakesTwo("another world", 1)
+
+
+class ChoosesANumber(FuturesCollector):
+    @classmethod
+    def latest(cls, root):
+        return 5
+
+
+# --- what it has started --------------------------------------------------------------------------
+
+
+class BecomesADaemon(FuturesCollector):
+    """Goes on in a fork that keeps all connections open."""
+
+    def train_step(self):
+        if os.fork():
+            os._exit(3)
+        os.setsid()
+        return super().train_step()
+
+
+class LeavesAFork(FuturesCollector):
+    """Has a fork in a session of its own, which keeps all connections open."""
+
+    def start(self):
+        super().start()
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1000)
+
+
+class EndsAWorker(FuturesCollector):
+    """Ends a worker that it has forked, as a pool does: by a SIGTERM."""
+
+    def save(self, root, step):
+        fork = multiprocessing.get_context("fork")
+        worker = fork.Process(target=time.sleep, args=(1000,))
+        worker.start()
+        worker.terminate()
+        worker.join()
+        super().save(root, step)
+
+
+class KillsWhoBeganIt(FuturesCollector):
+    def save(self, root, step):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+
+
+class LeavesAPipe(FuturesCollector):
+    """Has names below its root that are no files, and can't make one again that is there."""
+
+    def save(self, root, step):
+        super().save(root, step)
+        os.mkfifo(root / "pipe")
+
+
+class PrintsAnAccent(FuturesCollector):
+    def save(self, root, step):
+        os.write(1, "d\u00e9j\u00e0 vu".encode())
+        super().save(root, step)
+
+
+# --- faults that a death brings about -------------------------------------------------------------
+
+
+class InOrder(Collector):
+    """Trains what it hands out, in order, and answers nothing ahead of the trainer.
+
+    A checkpoint is one directory, written in place: first the place of the loader, then the
+    weights.
+    """
+
+    def __init__(self, rig):
+        self.rig = rig
+
+    def start(self):
+        self.batches = iter(self.rig.loader)
+
+    def pull(self):
+        batch = next(self.batches, None)
+        for prompt in batch or ():
+            answer = self.rig.engine.submit(prompt)
+            answer.add_done_callback(lambda answer: self.rig.buffer.add(answer.result()))
+        return batch is not None
+
+    def save(self, root, step):
+        at = root / "step-1"
+        if not at.exists():
+            at.mkdir()
+        self.write_place(at)
+        (at / "weights").write_text(json.dumps(self.rig.trainer.state_dict()))
+
+    def write_place(self, at):
+        (at / "place").write_text(json.dumps(self.rig.loader.state_dict()))
+
+    def restore(self, checkpoint, *, load_replay_buffer):
+        self.rig.trainer.load_state_dict(json.loads((checkpoint / "weights").read_text()))
+        if state := self.read_place(checkpoint):
+            self.rig.loader.load_state_dict(state)
+
+    def read_place(self, at):
+        return json.loads((at / "place").read_text())
+
+
+class NeverFlushes(InOrder):
+    """Writes places through a buffer, which only a graceful end writes out."""
+
+    file = None
+
+    def write_place(self, at):
+        self.file = self.file or (at / "place").open("a")
+        print(json.dumps(self.rig.loader.state_dict()), file=self.file)
+
+    def stop(self):
+        if self.file is not None:
+            self.file.close()
+
+    def read_place(self, at):
+        lines = (at / "place").read_text().splitlines()
+        return json.loads(lines[-1]) if lines else None
+
+
+class InAGlobal(InOrder):
+    """Keeps the place where only its own process has it."""
+
+    places: list[dict[str, int]] = []  # noqa: RUF012
+
+    def write_place(self, at):
+        self.places.append(self.rig.loader.state_dict())
+
+    def read_place(self, at):
+        return self.places[-1] if self.places else None

@@ -231,6 +231,37 @@ def test_a_shell_script_around_torchrun(tmp_path):
     wait_until(lambda: processes_below(os.getpid()) == before)
 
 
+def test_a_command_that_goes_on_as_a_daemon_has_ended_too_early():
+    nursery_of()
+    before = processes_below(os.getpid())
+    for script in ("drain", SAVED):
+        report = odd("GoesOnAsADaemon", script)
+        assert report.verdict == "error"
+        assert "a process that it has started goes on with the training" in str(report.error)
+    wait_until(lambda: processes_below(os.getpid()) == before)
+
+
+def test_a_shell_that_does_not_wait_has_ended_too_early(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(f'#!/bin/sh\npython {SCRIPTS / "odd.py"} Training "$1" &\n')
+    script.chmod(0o755)
+    report = run(Command([str(script), "{checkpoints}"]), SAVED)
+    assert "a process that it has started goes on with the training" in str(report.error)
+    script.write_text(script.read_text() + "wait\n")
+    assert run(Command([str(script), "{checkpoints}"]), SAVED).verdict == "lossless"
+
+
+# --- faults that a death brings about -----------------------------------------------------------
+
+
+def test_what_is_trained_behind_the_restored_weights_and_before_is_seen():
+    # Two steps of four are trained and saved; the life behind begins at 4, or at 12.
+    again = odd("GoesAStepBack", SAVED)
+    assert (again.verdict, again.skipped, again.duplicated) == ("lossy", [], [4, 5, 6, 7])
+    ahead = odd("SavesAhead", SAVED)
+    assert (ahead.verdict, ahead.skipped, ahead.duplicated) == ("lossy", [8, 9, 10, 11], [])
+
+
 # --- how it is told to stop ---------------------------------------------------------------------
 
 
@@ -374,6 +405,12 @@ def test_the_counts_may_ride_in_its_weights():
     [
         ({"command": ""}, "it has no words"),
         ({"command": "python train.py {out}"}, "there is no {out}; there are {checkpoints}, {pr"),
+        ({"command": "find . -exec {}"}, "there is no {}; there are {checkpoints}, {prompts}, "),
+        ({"command": "python {prompts:x}{batch_size:%}y {seed"}, "braces are written {{ }}"),
+        ({"command": "python {prompts:nonsense}"}, "can't be filled in: Invalid format spec"),
+        ({"command": "python a\0b"}, "has a NUL"),
+        ({"command": "python", "environment": {"SIZE": 2}}, "'SIZE': 2 is none: both are texts"),
+        ({"command": "python", "environment": {"A=B": "2"}}, "the name without ="),
         ({"command": "python {"}, "braces are written {{ }}"),
         ({"command": "python 'train.py"}, "No closing quotation"),
         ({"command": ["python", 3]}, "is a line or a list of words"),
@@ -413,6 +450,10 @@ def test_a_row_that_is_none():
         ("no-reason", "dropped() needs a reason"),
         ("saved-alone", "saved('1') comes without saving('1')"),
         ("saves-at-once", "saving('2') comes before saved('1'): report one save after the other"),
+        ("far-hold", "row 99 is outside of the data set"),
+        ("odd-hold", "row is 'a', and has to be a whole number"),
+        ("no-name", "expected str, bytes or os.PathLike object, not NoneType"),
+        ("odd-reason", "expected str, bytes or os.PathLike object, not int"),
         ("goes-back", "restored('0.json') comes after training steps"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
 import re
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from pytest_resume_audit import (
 from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.command import processes_below
-from pytest_resume_audit.lives.nursery import nursery_of
+from pytest_resume_audit.lives.nursery import Nursery, nursery_of
 from pytest_resume_audit.lives.process import LifeDied
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.numbering import Numbering
@@ -150,6 +153,38 @@ def test_an_exception_that_cant_travel_is_told_of():
 @pytest.mark.parametrize(
     ("collector", "said"),
     [
+        (dying.RaisesLies, "found out"),
+        (dying.RaisesWhatHasNoText, "HasNoText, which has no text: its __str__ raises"),
+        (dying.RaisesWhatExits, "Exits9, which has no text: its __str__ raises"),
+        (dying.RaisesItself, "ValueError, which has no text: its __str__ raises"),
+        (dying.RaisesInThread, "HasNoText, which has no text: its __str__ raises"),
+        (dying.ChoosesANumber, "expected str, bytes or os.PathLike object, not int"),
+    ],
+)
+def test_an_exception_is_told_of_whatever_code_it_has(collector, said):
+    report = in_process(collector, ONE_STEP)
+    assert (report.verdict, str(report.error)) == ("error", said)
+    assert said in str(report)
+
+
+def test_of_an_exception_of_many_megabytes_a_part_is_told():
+    report = in_process(dying.RaisesMuch, ONE_STEP)
+    assert report.verdict == "error"
+    assert str(report.error).startswith("ValueError: xxx")
+    assert len(str(report)) < 1_000_000
+
+
+def test_a_refusal_is_one_though_its_exception_takes_more_than_it_keeps():
+    report = in_process(dying.RefusesWithTwo, ONE_STEP)
+    assert (report.verdict, str(report.findings[0].text)) == (
+        "refused",
+        run(dying.RefusesWithTwo, ONE_STEP).findings[0].text,
+    )
+
+
+@pytest.mark.parametrize(
+    ("collector", "said"),
+    [
         (dying.Spins, "no rest within"),
         (dying.HoldsTheInterpreter, "its process does not answer"),
         (dying.WaitsInSave, "save does not return"),
@@ -183,6 +218,77 @@ def test_what_a_life_prints_is_printed_here(capsys):
     # The uninterrupted run, and two lives; each ends with all that it has started.
     assert len(started) == 3
     wait_until(lambda: not any(is_running(pid) for pid in started))
+
+
+def test_a_life_that_goes_on_as_a_daemon_has_died():
+    report = in_process(dying.BecomesADaemon, ONE_STEP)
+    assert str(report.error) == "its process died by itself: exit status 3"
+
+
+def test_a_save_is_killed_though_a_fork_keeps_its_connection_open():
+    script = ONE_STEP.replace("save; crash", "crash in save at 1")
+    report = in_process(dying.LeavesAFork, script)
+    here = run(FuturesCollector, script)
+    assert (report.verdict, [save.died_at for save in report.history.saves]) == (
+        here.verdict,
+        [save.died_at for save in here.history.saves],
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_worker_can_be_ended():
+    assert in_process(dying.EndsAWorker, ONE_STEP).verdict == "lossless"
+
+
+def test_a_life_that_ends_with_the_process_that_forks_is_reported_as_that():
+    report = in_process(dying.KillsWhoBeganIt, ONE_STEP)
+    assert str(report.error) == "its process died by itself: killed by SIGKILL"
+    assert in_process(dying.ReturnsWhatCantTravel, ONE_STEP).verdict == "lossless"
+
+
+def test_names_that_are_no_files_survive():
+    # As after a real crash the name is there, and can't be made anew.
+    report = in_process(dying.LeavesAPipe, ONE_STEP + "; hand_out 8; finish 4-7; train; save")
+    assert report.verdict == "error"
+    assert isinstance(report.error, FileExistsError)
+
+
+def test_what_a_life_prints_fits_any_output(monkeypatch):
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert in_process(dying.PrintsAnAccent, ONE_STEP).verdict == "lossless"
+    sys.stdout.flush()
+    assert b"d\\xe9j\\xe0 vu" in printed.getvalue()
+
+
+# --- faults that a death brings about -----------------------------------------------------------
+
+
+def test_what_is_in_a_buffer_dies_with_the_process():
+    # The weights have 0-3, and the place behind them was never written: it begins at 0.
+    report = in_process(dying.NeverFlushes, ONE_STEP)
+    assert (report.verdict, report.skipped, report.duplicated) == ("lossy", [], [0, 1, 2, 3])
+    stopped = in_process(dying.NeverFlushes, ONE_STEP.replace("crash", "stop"))
+    assert stopped.verdict == "lossless"
+
+
+def test_what_is_in_a_global_dies_with_the_process():
+    report = in_process(dying.InAGlobal, ONE_STEP)
+    assert (report.verdict, report.skipped, report.duplicated) == ("lossy", [], [0, 1, 2, 3])
+    # As an object of this process it finds what the life before has left there.
+    assert run(dying.InAGlobal, ONE_STEP).verdict == "lossless"
+
+
+def test_a_place_that_is_written_before_the_weights_is_ahead_of_them():
+    # The second save dies with the place 8 written, and the weights that have 0-3 still there.
+    script = (
+        "hand_out 4; finish 0-3; train; save; "
+        "hand_out 8; finish 4-7; train; crash in save at 2; restart"
+    )
+    report = in_process(dying.InOrder, script)
+    assert [save.died_at for save in report.history.saves] == ["", "open step-1/weights"]
+    assert (report.verdict, report.skipped, report.duplicated) == ("lossy", [4, 5, 6, 7], [])
+    assert in_process(dying.InOrder, script.replace(" in save at 2", "")).verdict == "lossless"
 
 
 # --- nothing stays behind -----------------------------------------------------------------------
@@ -293,6 +399,53 @@ def test_no_process_stays_behind_one_that_is_killed(sign, tmp_path):
         auditor.send_signal(sign)
         auditor.wait()
     wait_until(lambda: not is_running(nursery) and not is_running(life))
+
+
+@pytest.mark.parametrize("at", ["forks", "waits"])
+def test_nothing_stays_behind_one_that_is_broken_off(at, tmp_path, monkeypatch):
+    monkeypatch.setattr(conductor, "_memory", lambda: str(tmp_path))
+    in_process(FuturesCollector, ONE_STEP)
+    before = held_by_this_process()
+    nursery = nursery_of("pytest_resume_audit.collectors.futures")
+    asked: list[str] = []
+
+    def ask(self: Nursery, request: tuple[Any, ...], timeout: float = 30.0) -> Any:
+        asked.append(request[0])
+        if self is nursery and asked.count("fork") == 1 and request[0] == at[:-1]:
+            # Ctrl-C, when it has been told, and its answer has not been read.
+            monkeypatch.setattr(self, "_connection", Interrupts(self._connection))
+        return whole(self, request, timeout)
+
+    whole = Nursery._ask
+    monkeypatch.setattr(Nursery, "_ask", ask)
+    with pytest.raises(KeyboardInterrupt):
+        in_process(FuturesCollector, ONE_STEP.replace("4", "5"))
+    monkeypatch.undo()
+    assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
+    wait_until(lambda: numbers(held_by_this_process()) == numbers(before))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Interrupts:
+    """A connection over which nothing more is heard."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.send, self.close = connection.send, connection.close
+
+    def poll(self, timeout: float) -> bool:
+        raise KeyboardInterrupt
+
+
+def numbers(held: tuple[list[int], int, int]) -> tuple[int, int, int]:
+    processes, files, threads = held
+    return len(processes), files, threads
+
+
+def test_a_long_path_for_temporary_files_is_none_for_sockets(tmp_path, monkeypatch):
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", str(long))
+    assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
 
 
 def test_a_server_that_accepts_nobody_any_more_can_be_closed():

@@ -55,23 +55,19 @@ class _Life:
         self._control = Control(setup, Numbering())
         self._helper = helper_of(self._control, loop=loop)
         self._collector: Any = None
-        self._process = os.getpid()
         self._inquiry = Inquiry(line, self._ours, self._weights)
 
     def run(self) -> None:
         """Do what is said, in the main thread, until it is stopped."""
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+            if hasattr(os, "register_at_fork"):
+                _leave_forks_alone(self._terminated)
         self._line.on_command = self._command
         self._line.tell("begun", os.getpid(), interpreter_lock())
         self._helper.run()
 
     def _terminated(self, number: int, frame: object) -> None:
-        if os.getpid() != self._process:
-            # A fork that the collector has made, such as a worker of a pool: it ends as any does.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
         # Not here: the handler may have come in the middle of what it would wait for.
         threading.Thread(target=self._stop, name="resume-audit stop").start()
 
@@ -149,6 +145,29 @@ def _needed(call: Call) -> Any:
     if call.what == "latest":
         return None if call.result is None else os.fspath(call.result)
     return call.result if isinstance(call.result, type) else None
+
+
+def _leave_forks_alone(handler: Callable[[int, Any], None]) -> None:
+    """Have forks that the collector makes, such as workers of a pool, end by a SIGTERM as any does.
+
+    One that comes as a fork begins would be lost: Python forgets what its parent has not handled.
+    So the fork begins with the signal blocked, and lets it in when it is not ours any more.
+    """
+    masks: dict[int, Any] = {}
+
+    def before() -> None:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        masks[threading.get_ident()] = blocked
+
+    def behind() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def in_the_fork() -> None:
+        if signal.getsignal(signal.SIGTERM) == handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        behind()
+
+    os.register_at_fork(before=before, after_in_parent=behind, after_in_child=in_the_fork)
 
 
 class _Heard(Overheard):

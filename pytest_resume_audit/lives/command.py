@@ -29,6 +29,12 @@ SILENT = (
     f"it trains, saves and restores, in processes that have {AUDIT} in their environment"
 )
 
+_IN_THE_BACKGROUND = (
+    "the command has ended with exit status 0, and a process that it has started goes on with the "
+    "training, which is killed with the life: the command has to last as long as the training does "
+    "(no daemon, and in a shell no & without wait)"
+)
+
 
 class CommandLife(ProcessLife):
     """The processes of one life of a command.
@@ -236,6 +242,7 @@ class CommandLife(ProcessLife):
     def _see_its_end(self) -> None:
         if self._run.done or not self._is_over():
             return
+        trains_on = self._trains_on()
         self._has_ended = True
         code = self._wait()
         with self._heard:
@@ -244,6 +251,27 @@ class CommandLife(ProcessLife):
             self._is_gone()
         if not (self.killed or self._ending):
             self._run.error = self._why_it_failed(code)
+            if code == 0 and trains_on and not self._stopping:
+                self._run.error = LifeDied(_IN_THE_BACKGROUND)
+
+    def _trains_on(self) -> bool:
+        """Whether processes of it go on with the training, where the command itself has ended."""
+        left = [pid for pid in processes_below(self._nursery.pid) if self._is_ours(pid)]
+        if not left or self._gone or self._ending or self._death is not None:
+            return False
+        # What they do now they would do behind its back.
+        self._look.begin(*left)
+        with contextlib.suppress(NotAtRest):
+            self._rest.wait()
+        threads = set[int]().union(*map(threads_of, left))
+        with self.control.lock:
+            return any(waiter.thread in threads for waiter in self.control.waiters)
+
+    def _is_ours(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            return pid != self._pid and self.server.key.hex().encode() in environment
+        return False
 
     def _why_it_failed(self, code: int) -> BaseException | None:
         if self._stopping and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
@@ -339,16 +367,16 @@ class _Tree(SeveralLooks):
         super().__init__([self._here])
         self.locks: dict[int, int | None] = {}
         self._parked = parked
-        self._root = 0
+        self._roots: tuple[int, ...] = ()
         self._known: dict[tuple[int, int | None], ProcLook] = {}
 
-    def begin(self, pid: int) -> None:
-        """Look at this process from now on."""
-        self._root = pid
+    def begin(self, *pids: int) -> None:
+        """Look at these processes, and at what they start, from now on."""
+        self._roots = pids
 
     def counts(self) -> dict[int, object]:
         """Something of each thread, by native id, that changes whenever it has run."""
-        pids = [self._root, *processes_below(self._root)] if self._root else []
+        pids = [pid for root in self._roots for pid in (root, *processes_below(root))]
         # Where its interpreter's lock is, a process tells only when it first reports.
         there = {(pid, self.locks.get(pid)) for pid in pids}
         for gone in self._known.keys() - there:

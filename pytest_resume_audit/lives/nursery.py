@@ -76,6 +76,11 @@ class Servant:
             self._process.wait()
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it is there."""
         return self._process.poll() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -36,6 +37,17 @@ _ANY: tuple[Address | None, str] = (
     (None, "AF_UNIX") if hasattr(socket, "AF_UNIX") else (("127.0.0.1", 0), "AF_INET")
 )
 """An address of this machine alone that is free, and its kind."""
+
+
+def _listener() -> Listener:
+    try:
+        return Listener(*_ANY, backlog=64)
+    except OSError:
+        if _ANY[1] != "AF_UNIX":
+            raise
+        # The path of a socket has no more than a hundred characters, and TMPDIR may have them.
+        return Listener(tempfile.mktemp(prefix="resume-audit-", dir="/tmp"), backlog=64)
+
 
 AGAIN = object()
 """What a call comes to that has to stand at its gate once more."""
@@ -66,7 +78,7 @@ class RigServer:
         hear: Callable[[Connection, tuple[Any, ...] | None], None],
     ) -> None:
         self.key = os.urandom(32)
-        self._listener = Listener(*_ANY, backlog=64)
+        self._listener = _listener()
         self.address: Address = self._listener.address
         self.point_reached = ""
         self.goes_on = False

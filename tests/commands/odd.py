@@ -366,6 +366,10 @@ class Reports(Training):
         "no-reason": lambda self: recorder.dropped(0, ""),
         "saved-alone": lambda self: recorder.saved(self.out / "1"),
         "saves-at-once": lambda self: [recorder.saving(self.out / name) for name in "12"],
+        "far-hold": lambda self: recorder.hold(99),
+        "odd-hold": lambda self: recorder.hold("a"),  # type: ignore[arg-type]
+        "no-name": lambda self: recorder.saving(None),  # type: ignore[arg-type]
+        "odd-reason": lambda self: recorder.dropped(0, 5),  # type: ignore[arg-type]
         "goes-back": lambda self: recorder.restored(self.out / "0.json"),
     }
 
@@ -373,6 +377,34 @@ class Reports(Training):
         super().step(rows)
         with contextlib.suppress(Exception):
             self.wrong[sys.argv[3]](self)
+
+
+class GoesOnAsADaemon(Training):
+    """Trains on in a fork once the first step is done, and has ended for whoever waits for it."""
+
+    def step(self, rows: list[int]) -> None:
+        super().step(rows)
+        if self.place == 4:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+
+
+class GoesAStepBack(Training):
+    """Restores the weights, and begins a step before them."""
+
+    def restore(self, checkpoint: Path) -> None:
+        super().restore(checkpoint)
+        self.place -= 4
+
+
+class SavesAhead(Training):
+    """Saves the place of a loader that is a batch ahead of the trainer."""
+
+    def save(self, checkpoint: Path) -> None:
+        self.place += 4
+        super().save(checkpoint)
+        self.place -= 4
 
 
 class RestoresTwo(Training):

@@ -128,7 +128,8 @@ class RayLife(_InRay):
     def _begin_process(self, make: Make, payload: tuple[Any, ...]) -> None:
         self._host = _host()
         self._life = self._host.begin(*payload, output=str(self._output))
-        self._pid = -1  # it is there from now on, though it has not told its number yet
+        with self._heard:
+            self._pid = self._pid or -1  # it is there, though it may not have told its number yet
         end = time.monotonic() + _START
         while not self._has_begun(1.0):
             how = self._host.how(self._life, 0)

@@ -96,6 +96,10 @@ class LeavesAProcess(FuturesCollector):
         print(f"started {self.process.pid}")
 
 
+class LeavesAnotherProcess(LeavesAProcess):
+    """Its uninterrupted run is not kept from another test."""
+
+
 class Stops(FuturesCollector):
     """Leaves a note when it is stopped; without it, it does not resume."""
 

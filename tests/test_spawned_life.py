@@ -93,7 +93,7 @@ def test_a_life_that_comes_to_no_end_hangs_and_is_killed():
 @linux
 def test_nothing_stays_behind_a_run(capsys, system):
     processes, files, threads = held_by_this_process()
-    kind = dying.LeavesAProcess if system == "posix" else dying.TellsItsPlace
+    kind = dying.LeavesAnotherProcess if system == "posix" else dying.TellsItsPlace
     assert spawn(kind, ONE_STEP).verdict == "lossless"
     started = [int(pid) for pid in re.findall(r"started (\d+)", capsys.readouterr().out)]
     # The uninterrupted run, and two lives; each group ends with all that its life has started.

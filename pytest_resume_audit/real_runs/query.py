@@ -48,7 +48,6 @@ _COLUMNS = (
 _HEAD = 256
 """Prompts of a life's beginning by which its place in the stream is found."""
 
-_LONGEST_LINE = 1 << 25
 _FOREVER = (1 << 63) - 1
 
 
@@ -117,6 +116,8 @@ class _Query:
         self.report = RunReport(notes=[*sources.notes], doubts=[*sources.doubts])
         self.lives: list[Life] = []
         self.pieces: list[Piece] = []
+        # Of each file: first and last time, events, lines that are none, highest generation.
+        self.spans: list[tuple[Any, ...]] = []
         self.parts: list[Part] = []
         # Whether every line is there that could speak for a prompt.
         self.whole = not sources.doubts
@@ -141,7 +142,7 @@ class _Query:
             return self.report
         self.pieces = lineage(self.lives[-1], self.lives)
         self._sort_out()
-        if self.db.value("SELECT count(*) FROM line WHERE event = 'handed_out'"):
+        if self.db.value("SELECT count(*) FROM deed WHERE event = 'handed_out'"):
             self._follow_loader()
             self._count()
             self._explain()
@@ -181,21 +182,27 @@ class _Query:
                 "if(rows IS NULL AND step IS NULL AND text IS NULL, NULL, [{rows: rows, "
                 "generations: generations, step: step, text: text}]) "
                 f"FROM read_json({quoted(ledger.path)}, format = 'newline_delimited', "
-                f"ignore_errors = true, maximum_object_size = {_LONGEST_LINE}, "
-                f"columns = {_COLUMNS}) WHERE ledger IS NULL"
+                f"ignore_errors = true, columns = {_COLUMNS}) WHERE ledger IS NULL"
             )
         self.db.doing("finding the lives")
-        for file, unknown in self.db.rows(
-            "SELECT file, count(*) FROM line WHERE event IS NULL OR t IS NULL GROUP BY file "
-            "ORDER BY file"
-        ):
+        # Looked at again and again, and few beside the answers.
+        self.db.rows(
+            "CREATE TABLE deed AS SELECT * FROM line WHERE event <> 'finished' "
+            "AND event <> 'buffered' AND event <> 'failed' AND event <> 'dropped'"
+        )
+        self.spans = self.db.rows(
+            "SELECT file, min(t) FILTER (event IS NOT NULL), max(t) FILTER (event IS NOT NULL), "
+            "count(event), count(*) FILTER (event IS NULL OR t IS NULL), "
+            "max(generation) FILTER (event = 'finished') FROM line GROUP BY file ORDER BY file"
+        )
+        for file, _, _, _, unknown, _ in self.spans:
             more = unknown - self.ledgers[file].torn
             if more:
                 self.whole = False
                 self.report.doubts.append(
                     f"{self.ledgers[file].path}: lines that can't be read: {more}"
                 )
-        self.report.events = self.db.value("SELECT count(event) FROM line")
+        self.report.events = sum(events for _, _, _, events, _, _ in self.spans)
         if not self.report.events:
             self.report.doubts.append("nothing has happened yet, by these ledgers")
 
@@ -206,12 +213,11 @@ class _Query:
             Process(
                 file, self.ledgers[file].header["id"], self.ledgers[file].header["parent"], *times
             )
-            for file, *times in self.db.rows(
-                "SELECT file, min(t), max(t) FROM line WHERE event IS NOT NULL GROUP BY file"
-            )
+            for file, *times, events, _, _ in self.spans
+            if events
         ]
         rare = self.db.rows(
-            "SELECT t, file, event, text FROM line "
+            "SELECT t, file, event, text FROM deed "
             "WHERE event IN ('saving', 'saved', 'restored', 'ended') ORDER BY t, id"
         )
         for group in gather(processes):
@@ -239,7 +245,7 @@ class _Query:
         if len(saving) < 2:
             return
         both = self.db.rows(
-            "SELECT DISTINCT file FROM line WHERE event = 'handed_out' "
+            "SELECT DISTINCT file FROM deed WHERE event = 'handed_out' "
             f"AND file IN ({', '.join(map(str, saving))}) ORDER BY file"
         )
         if len(both) > 1:
@@ -274,7 +280,7 @@ class _Query:
     def _at_work(self, files: str, since: int) -> dict[int, int]:
         return dict(
             self.db.rows(
-                "SELECT file, min(t) FROM line WHERE event IN ('handed_out', 'trained') "
+                "SELECT file, min(t) FROM deed WHERE event IN ('handed_out', 'trained') "
                 f"AND file IN ({files}) AND t >= ? GROUP BY file",
                 since,
             )
@@ -322,7 +328,7 @@ class _Query:
         for life in self.lives:
             for save in life.saves:
                 by_it, by_any = self.db.row(
-                    "SELECT max(step) FILTER (file = ?), max(step) FROM line "
+                    "SELECT max(step) FILTER (file = ?), max(step) FROM deed "
                     "WHERE event = 'trained' AND t BETWEEN ? AND ?",
                     save.file,
                     life.start,
@@ -344,7 +350,7 @@ class _Query:
 
     def _believe_it_is_afresh(self, life: Life, saves: list[Save]) -> None:
         """A life that says nothing of a checkpoint: only its steps tell whether it had one."""
-        question = "SELECT min(step) FROM line WHERE event = 'trained' AND t >= ? AND t < ?"
+        question = "SELECT min(step) FROM deed WHERE event = 'trained' AND t >= ? AND t < ?"
         first = self.db.value(question, self.lives[0].start, self.lives[0].stop)
         step = self.db.value(question, life.start, life.stop)
         if saves and (step is None or first is None or step > first):
@@ -413,7 +419,7 @@ class _Query:
             "THEN l.t <= s.cut_time ELSE l.step <= s.cut_step END) AS kept FROM "
             "(SELECT file, t, step, unnest(if(generations IS NULL, list_distinct(rows), rows)) "
             "AS row, unnest(generations) AS generation "
-            "FROM line WHERE event = 'trained') l "
+            "FROM deed WHERE event = 'trained') l "
             "JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop"
         )
         parts, wholes = self.db.row(
@@ -421,7 +427,7 @@ class _Query:
         )
         # Where each report is a step of its own, a row can't come twice in a step but as a group.
         several = self.db.value(
-            "SELECT count(*) > count(DISTINCT (s.life, l.step)) FROM line l JOIN segment s "
+            "SELECT count(*) > count(DISTINCT (s.life, l.step)) FROM deed l JOIN segment s "
             "ON s.file = l.file AND l.t >= s.start AND l.t < s.stop WHERE l.event = 'trained'"
         )
         # An answer that is named comes as often as it says; rows without are a group, in a step.
@@ -478,7 +484,7 @@ class _Query:
         self.db.doing("following the loader")
         self.db.rows(
             "CREATE TABLE hand AS SELECT s.life, l.file, l.t, l.rows, l.id "
-            "FROM line l JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
+            "FROM deed l JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
             "WHERE l.event = 'handed_out'"
         )
         streams = []
@@ -837,11 +843,8 @@ class _Query:
         if self.report.prompts is None or not self.parts:
             return
         # Of a prompt that comes once it is enough to know which of its generations were answered.
-        many, most = self.db.row(
-            "SELECT (SELECT max(passes) FROM prompt), "
-            "(SELECT max(generation) FROM line WHERE event = 'finished')"
-        )
-        if many <= 1 and (most or 0) < 63:
+        many = self.db.value("SELECT max(passes) FROM prompt")
+        if many <= 1 and max(most or 0 for *_, most in self.spans) < 63:
             question = (
                 "SELECT sum(n - answered) FROM (SELECT count(*) AS n, "
                 "bit_count(bit_or(1::BIGINT << generation)) AS answered "

@@ -220,11 +220,13 @@ def test_what_a_life_prints_is_printed_here(capsys):
     wait_until(lambda: not any(is_running(pid) for pid in started))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_life_that_goes_on_as_a_daemon_has_died():
     report = in_process(dying.BecomesADaemon, ONE_STEP)
     assert str(report.error) == "its process died by itself: exit status 3"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_save_is_killed_though_a_fork_keeps_its_connection_open():
     script = ONE_STEP.replace("save; crash", "crash in save at 1")
     report = in_process(dying.LeavesAFork, script)

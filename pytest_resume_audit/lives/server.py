@@ -25,7 +25,7 @@ from typing import Any
 
 from pytest_resume_audit.control import Control, LifeEnded
 from pytest_resume_audit.fakes.prompts import Prompt, Rollout
-from pytest_resume_audit.remote import Address, portable
+from pytest_resume_audit.remote import Address, portable, receive, send
 from pytest_resume_audit.rig import Rig
 
 Reply = Callable[[Any], None]
@@ -165,7 +165,7 @@ class RigServer:
     def send(self, connection: Connection, *words: Any) -> None:
         """Say something to a process; nobody hears it when that has gone."""
         with suppress(OSError), self._locks[id(connection)]:
-            connection.send(words)
+            send(connection, words)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -217,7 +217,7 @@ class RigServer:
         try:
             while True:
                 try:
-                    number, *words = connection.recv()
+                    number, *words = receive(connection)
                 except (EOFError, OSError):
                     raise
                 except Exception as error:

@@ -77,6 +77,8 @@ class SpawnedLife(ProcessLife):
         return self.call("stop")
 
     def _is_over(self) -> bool:
+        if self._ended is not None:
+            return True
         if not _GROUPS:
             return self._process.poll() is not None
         # It is left to be waited for: until then its number is that of no other group.

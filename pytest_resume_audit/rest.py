@@ -386,10 +386,8 @@ def _for_interpreter(call: list[int], lock: int | None) -> bool:
 
 def interpreter_lock() -> int | None:
     """The address at which threads wait for the interpreter; None where it can't be found."""
-    if not has_proc():
-        return None
     # On a busy machine a probe may not get to wait in time: then the next look tries again.
-    while not _found and len(_tried) < MOST_PROBES:
+    while not _found and len(_tried) < MOST_PROBES and has_proc():
         _tried.append(True)
         address = _probe()
         if address is not None:

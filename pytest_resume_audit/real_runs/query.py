@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_resume_audit.real_runs import logs
 from pytest_resume_audit.real_runs.database import Database, quoted
@@ -70,6 +70,31 @@ class Part:
     end: int
 
 
+class _Span(NamedTuple):
+    """What a ledger holds.
+
+    Args:
+        file: its number.
+        first: time of its first event; None without any.
+        last: of its last one.
+        events: how many.
+        unreadable: lines that are none.
+        generation: the highest that was finished; None where none was.
+    """
+
+    file: int
+    first: int | None
+    last: int | None
+    events: int
+    unreadable: int
+    generation: int | None
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """Of its first and its last event."""
+        return None if self.first is None or self.last is None else (self.first, self.last)
+
+
 class Unknowable(Exception):
     """The lineage can't be known, so nothing can; says why."""
 
@@ -116,8 +141,7 @@ class _Query:
         self.report = RunReport(notes=[*sources.notes], doubts=[*sources.doubts])
         self.lives: list[Life] = []
         self.pieces: list[Piece] = []
-        # Of each file: first and last time, events, lines that are none, highest generation.
-        self.spans: list[tuple[Any, ...]] = []
+        self.spans: list[_Span] = []
         self.parts: list[Part] = []
         # Whether every line is there that could speak for a prompt.
         self.whole = not sources.doubts
@@ -190,31 +214,30 @@ class _Query:
             "CREATE TABLE deed AS SELECT * FROM line WHERE event <> 'finished' "
             "AND event <> 'buffered' AND event <> 'failed' AND event <> 'dropped'"
         )
-        self.spans = self.db.rows(
+        spans = self.db.rows(
             "SELECT file, min(t) FILTER (event IS NOT NULL), max(t) FILTER (event IS NOT NULL), "
             "count(event), count(*) FILTER (event IS NULL OR t IS NULL), "
             "max(generation) FILTER (event = 'finished') FROM line GROUP BY file ORDER BY file"
         )
-        for file, _, _, _, unknown, _ in self.spans:
-            more = unknown - self.ledgers[file].torn
+        self.spans = [_Span(*span) for span in spans]
+        for span in self.spans:
+            ledger = self.ledgers[span.file]
+            more = span.unreadable - ledger.torn
             if more:
                 self.whole = False
-                self.report.doubts.append(
-                    f"{self.ledgers[file].path}: lines that can't be read: {more}"
-                )
-        self.report.events = sum(events for _, _, _, events, _, _ in self.spans)
+                self.report.doubts.append(f"{ledger.path}: lines that can't be read: {more}")
+        self.report.events = sum(span.events for span in self.spans)
         if not self.report.events:
             self.report.doubts.append("nothing has happened yet, by these ledgers")
 
     # -- lives -------------------------------------------------------------------------------------
 
     def _find_lives(self) -> None:
+        headers = [ledger.header for ledger in self.ledgers]
         processes = [
-            Process(
-                file, self.ledgers[file].header["id"], self.ledgers[file].header["parent"], *times
-            )
-            for file, *times, events, _, _ in self.spans
-            if events
+            Process(one.file, headers[one.file]["id"], headers[one.file]["parent"], *one.times)
+            for one in self.spans
+            if one.times is not None
         ]
         rare = self.db.rows(
             "SELECT t, file, event, text FROM deed "
@@ -844,7 +867,7 @@ class _Query:
             return
         # Of a prompt that comes once it is enough to know which of its generations were answered.
         many = self.db.value("SELECT max(passes) FROM prompt")
-        if many <= 1 and max(most or 0 for *_, most in self.spans) < 63:
+        if many <= 1 and max(span.generation or 0 for span in self.spans) < 63:
             question = (
                 "SELECT sum(n - answered) FROM (SELECT count(*) AS n, "
                 "bit_count(bit_or(1::BIGINT << generation)) AS answered "

@@ -432,7 +432,7 @@ class Interrupts:
     """A connection over which nothing more is heard."""
 
     def __init__(self, connection: Connection) -> None:
-        self.send, self.close = connection.send, connection.close
+        self.send_bytes, self.close = connection.send_bytes, connection.close
 
     def poll(self, timeout: float) -> bool:
         raise KeyboardInterrupt

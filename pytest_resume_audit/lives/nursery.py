@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pytest_resume_audit.remote import receive, send
+
 START = 120.0
 """Seconds that the modules may take to be imported."""
 
@@ -88,11 +90,11 @@ class Servant:
     def _ask(self, request: tuple[Any, ...], timeout: float = 30.0) -> Any:
         try:
             with self._asking:
-                self._connection.send(request)
+                send(self._connection, request)
                 if not self._connection.poll(timeout):
                     why = f"the process that begins lives was silent for {timeout:g} s"
                     raise NurseryError(why)
-                ok, value = self._connection.recv()
+                ok, value = receive(self._connection)
         except (EOFError, OSError) as error:
             self.close()
             raise NurseryError(f"the process that begins lives has died: {error!r}") from error
@@ -236,18 +238,18 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     try:
         while True:
-            what, *words = connection.recv()
+            what, *words = receive(connection)
             try:
                 value = _REQUESTS[what](*words)
             except Exception as error:
-                connection.send((False, f"{type(error).__name__}: {error}"))
+                send(connection, (False, f"{type(error).__name__}: {error}"))
                 continue
             if what in _CHILDREN:
                 if value == 0:
                     connection.close()
                     _be(_CHILDREN[what], words)
                 _lives.add(value)
-            connection.send((True, value))
+            send(connection, (True, value))
     except (EOFError, OSError):
         for life in _lives:
             with contextlib.suppress(OSError):

@@ -21,6 +21,7 @@ from typing import Any
 
 from pytest_resume_audit.lives.nursery import Servant, die_with_parent, print_into
 from pytest_resume_audit.lives.ray_cluster import START, Cluster, cluster
+from pytest_resume_audit.remote import receive, send
 
 TAG = "PYTEST_RESUME_AUDIT_LIFE"
 """A variable in the environment of every worker of a life: the name of that life."""
@@ -104,12 +105,12 @@ def _main(descriptor: int) -> None:
     host = _Host()
     with contextlib.suppress(EOFError, OSError):
         while True:
-            what, *words = connection.recv()
+            what, *words = receive(connection)
             answer: Callable[..., Any] = getattr(host, what)
             try:
-                connection.send((True, answer(*words)))
+                send(connection, (True, answer(*words)))
             except Exception as error:
-                connection.send((False, f"{type(error).__name__}: {error}"))
+                send(connection, (False, f"{type(error).__name__}: {error}"))
     os._exit(0)  # its job ends as that of any driver that is gone
 
 

@@ -380,8 +380,9 @@ def _for_interpreter(call: list[int], lock: int | None) -> bool:
     With other threads at work, those of the project's test run too, that wait can be long: its
     thread is asleep, and wakes every few milliseconds to no avail, as a poller does.
     """
-    # The lock is a condition and a mutex side by side, of 48 bytes each.
-    return lock is not None and call[0] == _FUTEX and abs(call[1] - lock) <= 48
+    # The lock is a condition of 48 bytes, the address is in it, and a mutex of 40; behind it are two
+    # more, at which a thread that was asked to give it up waits until another one has taken it.
+    return lock is not None and call[0] == _FUTEX and -48 < call[1] - lock < 2 * (48 + 40)
 
 
 def interpreter_lock() -> int | None:
@@ -419,7 +420,8 @@ def _probe() -> int | None:
         told.release()
         end = time.monotonic() + 0.5
         while time.monotonic() < end:
-            call = _words(buffer.raw[: read(file, buffer, 255, ctypes.c_long(0))])
+            length = read(file, buffer, 255, ctypes.c_long(0))
+            call = _words(buffer.raw[:length])
             if call and call[0] == _FUTEX and call[1] != before[1]:
                 return call[1]
         return None

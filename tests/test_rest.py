@@ -8,6 +8,7 @@ import os
 import queue
 import select
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -368,6 +369,56 @@ def test_a_probe_that_is_broken_off_leaves_nobody_waiting(monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         rest._probe()
     assert threading.active_count() == before
+
+
+@linux
+def test_every_probe_finds_the_same_lock() -> None:
+    # In its condition a wait is at one address or at the next, in turn.
+    found = {address & ~4 for address in (rest._probe() for _ in range(20)) if address is not None}
+    assert len(found) == 1
+
+
+COMPUTING = """
+import os, threading
+from pytest_resume_audit.rest import interpreter_lock
+
+def compute():
+    while True:
+        pass
+
+lock = interpreter_lock()
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+for _ in range(3):
+    threading.Thread(target=compute).start()
+print(lock, flush=True)
+"""
+
+
+@linux
+def test_threads_that_only_compute_wait_for_nothing_but_the_interpreter() -> None:
+    waits: dict[tuple[int, int], bool] = {}
+    with contextlib.ExitStack() as ends:
+        looks: list[tuple[ProcLook, set[int], int]] = []
+        for _ in range(2):  # on one processor, so that each is kept waiting for it by the other
+            computing = subprocess.Popen([sys.executable, "-c", COMPUTING], stdout=subprocess.PIPE)
+            ends.enter_context(computing)
+            ends.callback(computing.kill)
+            assert computing.stdout is not None
+            lock_at = int(computing.stdout.readline())
+            look = ProcLook(frozenset(), set(), process=computing.pid, lock_at=lock_at)
+            ends.callback(look.close)
+            look.counts()
+            looks.append((look, {t for t in look.tasks() if t != computing.pid}, lock_at))
+        end = time.monotonic() + DEADLINE
+        # In either three addresses are those of the lock; more are seen when one that has given
+        # it up waits until another one has taken it.
+        while len(waits) <= 6 and time.monotonic() < end:
+            for look, threads, lock_at in looks:
+                for thread in threads:
+                    if call := look.tasks()[thread].call():
+                        waits[lock_at, call[1]] = rest._for_interpreter(call, lock_at)
+    assert len(waits) > 6
+    assert all(waits.values())
 
 
 # --- where threads are --------------------------------------------------------------------------

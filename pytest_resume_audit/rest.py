@@ -380,7 +380,7 @@ def _for_interpreter(call: list[int], lock: int | None) -> bool:
     With other threads at work, those of the project's test run too, that wait can be long: its
     thread is asleep, and wakes every few milliseconds to no avail, as a poller does.
     """
-    # The lock is a condition of 48 bytes, the address is in it, and a mutex of 40; behind it are two
+    # The lock is a condition of 48 bytes, the address in it, and a mutex of 40; behind it are two
     # more, at which a thread that was asked to give it up waits until another one has taken it.
     return lock is not None and call[0] == _FUTEX and -48 < call[1] - lock < 2 * (48 + 40)
 

@@ -156,6 +156,7 @@ class Control:
         self.tickets: dict[int, int] = {}
         self.most_in_flight = 0
         self.parked: set[int] = set()
+        self.carriers: set[int] = set()
         self.callers: set[int] = set()
         self.loops: set[asyncio.AbstractEventLoop] = set()
         self.ended_loops: set[asyncio.AbstractEventLoop] = set()

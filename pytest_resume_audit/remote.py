@@ -286,6 +286,7 @@ class Line:
                 raise LifeEnded from None
             reader = threading.Thread(target=self._read, name="resume-audit line", daemon=True)
             reader.start()
+            send(self._connection, (0, "carries", reader.native_id))
         return self._connection
 
     def _read(self) -> None:

@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
@@ -26,6 +26,10 @@ from pytest_resume_audit.frames import places
 POLL_HORIZON = 0.1
 """Seconds: a timed wait that ends within it belongs to a poller, which must wake once more
 before the life counts as at rest. Longer ones are awaited only before a conclusion."""
+
+STEADY_ROUNDS = 20
+"""Times that every poller must wake where that moves other threads of the life each time: what it
+hands on to them, one thing a time, may come to something by then."""
 
 _TASKS = "/proc/self/task"
 _LAST_BORN = "/proc/loadavg"
@@ -107,14 +111,21 @@ class Rest:
         patience = Patience(self._control, self._deadline)
         horizon = self._deadline if conclude else POLL_HORIZON
         while True:
-            counts = self._all_asleep(patience)
-            pollers = {
-                thread
-                for thread in counts
-                if (left := self._look.timed_wait(thread)) is not None and left <= horizon
-            }
-            if not pollers or self._have_woken(pollers, counts, patience):
+            quiet = self._all_asleep(patience)
+            pollers = self._pollers(quiet, horizon)
+            if self._look.counts() != quiet:
+                patience.lose()  # one has woken while each was asked how it waits
+            elif not pollers or self._have_woken(pollers, quiet, horizon, patience):
                 return
+
+    def _pollers(self, threads: Iterable[int], horizon: float) -> set[int]:
+        """Those that wake by themselves, and soon enough."""
+        waits = {thread: self._look.timed_wait(thread) for thread in threads}
+        return {thread for thread, left in waits.items() if left is not None and left <= horizon}
+
+    def _untimed(self, threads: set[int]) -> bool:
+        """Whether any of them does not wake by itself."""
+        return any(self._look.timed_wait(thread) is None for thread in threads)
 
     def _all_asleep(self, patience: Patience) -> dict[int, object]:
         """The run counts, once all are found asleep between two equal counts.
@@ -136,17 +147,24 @@ class Rest:
                 patience.lose()
             before = counts
 
-    def _have_woken(self, pollers: set[int], quiet: dict[int, object], patience: Patience) -> bool:
+    def _have_woken(
+        self, pollers: set[int], quiet: dict[int, object], horizon: float, patience: Patience
+    ) -> bool:
         """Let all pollers wake as often as there are pollers: one may hand on to the next.
 
         One that has woken may wait for the interpreter, and has done nothing yet. So they wake
         round after round, and a round is over when each has woken in it and is asleep again.
 
+        What one asks of the rig from another process moves those that carry it there and back.
+        A round in which others move, a worker that is asked perhaps, does not count; but when it
+        is so in every round, many of them are enough.
+
         Returns:
-            False when anything else moved meanwhile: then all has to be looked at anew.
+            False when anything has happened meanwhile: then all has to be looked at anew.
         """
         activity = self._control.activity
-        rounds = 0
+        others = quiet.keys() - pollers - self._control.carriers
+        rounds = steady = 0
         seen = quiet
         while True:
             before = self._look.counts()
@@ -154,17 +172,19 @@ class Rest:
             counts = self._look.counts()
             if self._control.activity != activity or counts.keys() != quiet.keys():
                 return False
-            if any(counts[thread] != quiet[thread] for thread in counts.keys() - pollers):
-                return False
             if asleep and counts == before:
+                moved = {thread for thread in others if counts[thread] != seen[thread]}
                 woken = {thread for thread in pollers if counts[thread] != seen[thread]}
-                if woken == pollers and not any(map(self._look.works, pollers)):
-                    rounds += 1
-                    seen = counts
-                    if rounds == len(pollers):
-                        return True
-                elif any(self._look.timed_wait(thread) is None for thread in woken):
-                    return False  # it polls no more, and will not wake again
+                done = woken == pollers and not any(map(self._look.works, pollers))
+                anew = self._pollers(moved, horizon) or (not done and self._untimed(woken))
+                if self._look.counts() == counts:  # else one has woken since
+                    if anew:
+                        return False  # one polls from now on, or no more
+                    if done:
+                        rounds, steady = (0, steady + 1) if moved else (rounds + 1, steady)
+                        seen = counts
+                        if rounds == len(pollers) or steady == STEADY_ROUNDS:
+                            return True
             patience.lose()
 
 

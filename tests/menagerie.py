@@ -290,6 +290,43 @@ class EventPoller(SleepPoller):
         self.stopping.wait(0.003)
 
 
+class BufferPoller(SleepPoller):
+    """The same; it asks each time how much is buffered, which is known elsewhere."""
+
+    def pause(self) -> None:
+        self.most_buffered = max(self.most_buffered, len(self.rig.buffer))
+        super().pause()
+
+    def start(self) -> None:
+        self.most_buffered = 0
+        super().start()
+
+
+class AsksItsWorker(SleepPoller):
+    """The same; each time it asks another thread, and waits for what that one says."""
+
+    def start(self) -> None:
+        self.questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.replies: queue.SimpleQueue[int] = queue.SimpleQueue()
+        threading.Thread(target=self.reply, daemon=True).start()
+        super().start()
+
+    def reply(self) -> None:
+        while (question := self.questions.get()) is not None:
+            self.replies.put(question)
+
+    def poll(self) -> None:
+        try:
+            super().poll()
+        finally:
+            self.questions.put(None)
+
+    def pause(self) -> None:
+        self.questions.put(len(self.waiting))
+        self.replies.get()
+        super().pause()
+
+
 class BatchBarrier(OldWay):
     """A thread a batch waits for all of its answers, and buffers them together."""
 

@@ -78,6 +78,8 @@ ALL_OUT = {
         menagerie.AsyncPull,
         menagerie.SleepPoller,
         menagerie.EventPoller,
+        menagerie.BufferPoller,
+        menagerie.AsksItsWorker,
         menagerie.Queues,
         menagerie.BlockingStep,
         menagerie.OneThread,

@@ -195,6 +195,72 @@ def test_one_poller_may_hand_on_to_the_next(in_proc: Life) -> None:
         assert third[-1] == number
 
 
+def test_one_poller_may_hand_on_to_a_worker(in_proc: Life) -> None:
+    # Of eight things, moved one a time, nothing is heard before the last one is there.
+    given: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    source: list[int] = []
+    groups: list[list[int]] = []
+
+    def move() -> None:
+        while not in_proc.over.is_set():
+            given.put([source.pop()] if source else [])
+            time.sleep(0.002)
+
+    def collect() -> None:
+        group: list[int] = []
+        while not in_proc.over.is_set():
+            group += given.get()
+            if len(group) == 8:
+                groups.append(group)
+                group = []
+
+    in_proc.start(move)
+    in_proc.start(collect, end=lambda: given.put([]))
+    for number in range(3):
+        source.extend(range(8))
+        in_proc.rest()
+        assert len(groups) == number + 1
+
+
+@linux
+def test_a_poller_that_wakes_while_it_is_asked_how_it_waits() -> None:
+    """By then it waits for another thread, without a limit, as one does that never polled."""
+    asks, answered = held(), held()
+    may_answer = threading.Event()
+
+    def poll() -> None:
+        while not life.over.is_set():
+            threading.Event().wait(0.01)
+            asks.release()
+            answered.acquire()
+
+    def answer() -> None:
+        while asks.acquire() and not life.over.is_set():
+            may_answer.wait()
+            life.loops += 1
+            answered.release()
+
+    class Late(ProcLook):
+        asked = False
+
+        def timed_wait(self, thread: int) -> float | None:
+            while thread == poller and not self.asked:
+                self.asked = super().timed_wait(thread) is None
+            return super().timed_wait(thread)
+
+        def counts(self) -> dict[int, object]:
+            if self.asked:
+                may_answer.set()
+            return super().counts()
+
+    life = Life(Late)
+    poller = life.start(poll, end=answered.release)
+    life.start(answer, end=asks.release)
+    life.rest()
+    assert life.loops
+    life.close()
+
+
 def test_how_long_a_thread_still_waits(in_proc: Life) -> None:
     def reads(wait: Callable[[], Any], end: Callable[[], Any] = lambda: None) -> float | None:
         thread = in_proc.start(wait, end=end)

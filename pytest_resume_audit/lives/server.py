@@ -202,6 +202,7 @@ class RigServer:
         threading.Thread(target=self._serve, args=(connection,), name=LISTENS, daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
+        self._control.carriers.add(threading.get_native_id())
         try:
             # Here, so that one who connects and says nothing keeps no other out.
             deliver_challenge(connection, self.key)
@@ -226,6 +227,8 @@ class RigServer:
                     continue
                 if number == 0 and words[0] == "withdraws":
                     self._withdraw(words[1])
+                elif number == 0 and words[0] == "carries":
+                    self._control.carriers.add(words[1])
                 elif number == 0:
                     self._hear(connection, tuple(words))
                 else:

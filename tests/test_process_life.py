@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
@@ -33,7 +34,7 @@ from pytest_resume_audit import (
 from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.command import processes_below
-from pytest_resume_audit.lives.nursery import Nursery, nursery_of
+from pytest_resume_audit.lives.nursery import Nursery, children_of, nursery_of
 from pytest_resume_audit.lives.process import LifeDied
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.numbering import Numbering
@@ -296,9 +297,13 @@ def test_a_place_that_is_written_before_the_weights_is_ahead_of_them():
 # --- nothing stays behind -----------------------------------------------------------------------
 
 
-def living(parent: int) -> list[int]:
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
-    return [int(pid) for pid in children.split()]
+def living(nursery: int) -> list[int]:
+    """The lives that it has begun: each is in a session of its own, unlike the one to spare."""
+    found = []
+    for pid in children_of(nursery):
+        with contextlib.suppress(ProcessLookupError):
+            found += [pid] if os.getsid(pid) == pid else []
+    return found
 
 
 def is_running(pid: int) -> bool:
@@ -340,7 +345,7 @@ def test_many_lives_in_a_row_leave_nothing_behind(tmp_path, monkeypatch):
     for _ in range(LIVES // 5):
         assert in_process(FuturesCollector, FIVE_LIVES).verdict == "lossless"
     # Threads that served the last life end once they have read that it is over.
-    wait_until(lambda: held_by_this_process() == before)
+    wait_until(lambda: numbers(held_by_this_process()) == numbers(before))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -397,10 +402,22 @@ def test_no_process_stays_behind_one_that_is_killed(sign, tmp_path):
         assert auditor.stdout is not None
         nursery = int(auditor.stdout.readline())
         wait_until(lambda: living(nursery))
-        (life,) = living(nursery)
+        begun = children_of(nursery)
         auditor.send_signal(sign)
         auditor.wait()
-    wait_until(lambda: not is_running(nursery) and not is_running(life))
+    wait_until(lambda: not any(map(is_running, [nursery, *begun])))
+
+
+def test_a_process_for_the_next_life_may_be_killed():
+    in_process(FuturesCollector, ONE_STEP)
+    nursery = nursery_of("pytest_resume_audit.collectors.futures")
+    wait_until(lambda: children_of(nursery.pid))
+    (spare,) = children_of(nursery.pid)
+    os.kill(spare, signal.SIGKILL)
+    wait_until(lambda: not is_running(spare))
+    assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
+    wait_until(lambda: len(children_of(nursery.pid)) == 1)
+    assert spare not in children_of(nursery.pid)
 
 
 @pytest.mark.parametrize("at", ["forks", "waits"])

@@ -240,28 +240,72 @@ def main(descriptor: int) -> None:
         while True:
             what, *words = receive(connection)
             try:
-                value = _REQUESTS[what](*words)
+                if what in _CHILDREN:
+                    value = _begin(connection, what, words)
+                else:
+                    value = _REQUESTS[what](*words)
             except Exception as error:
                 send(connection, (False, f"{type(error).__name__}: {error}"))
                 continue
-            if what in _CHILDREN:
-                if value == 0:
-                    connection.close()
-                    _be(_CHILDREN[what], words)
-                _lives.add(value)
             send(connection, (True, value))
+            if what in _MORE_LIVES:  # while the one before begins to live
+                _spares.append(_Spare(connection))
     except (EOFError, OSError):
         for life in _lives:
             with contextlib.suppress(OSError):
                 os.killpg(life, signal.SIGKILL)
         _lives.clear()
+        _spares.clear()
         _end_orphans()
 
 
-def _be(child: Callable[..., None], words: list[Any]) -> None:
-    """Be what a fork is for, and never come back: what has begun others is not done here."""
+class _Spare:
+    """A fork that waits for what it is to be: where torch is loaded, forking takes milliseconds.
+
+    Args:
+        connection: of this process, which its forks must not hold.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            connection.close()
+            _be_what_is_asked(Connection(theirs.detach()))
+        theirs.close()
+        self._connection = Connection(ours.detach())
+
+    def be(self, what: str, words: list[Any]) -> int:
+        """Have it be a life, or a command; its process id."""
+        with contextlib.closing(self._connection):
+            send(self._connection, (what, words))
+        _lives.add(self.pid)
+        return self.pid
+
+    def end(self) -> None:
+        """It is not needed any more."""
+        self._connection.close()
+        os.waitpid(self.pid, 0)
+
+
+def _begin(connection: Connection, what: str, words: list[Any]) -> int:
+    with contextlib.suppress(OSError):  # it may be that somebody has killed it
+        if _spares:
+            return _spares.pop().be(what, words)
+    return _Spare(connection).be(what, words)
+
+
+def _be_what_is_asked(connection: Connection) -> None:
+    """In a fork: never come back, as what has begun others is not done here."""
+    die_with_parent()
     try:
-        child(*words)
+        what, words = receive(connection)
+    except (EOFError, OSError):
+        os._exit(0)
+    connection.close()
+    try:
+        _CHILDREN[what](*words)
     except Exception:
         traceback.print_exc()
     sys.exit(1)
@@ -269,6 +313,9 @@ def _be(child: Callable[..., None], words: list[Any]) -> None:
 
 _lives: set[int] = set()
 """The processes of lives that have not been waited for."""
+
+_spares: list[_Spare] = []
+"""One, at the most."""
 
 
 def _import(path: list[str], directory: str, modules: list[str]) -> None:
@@ -289,6 +336,8 @@ def _import(path: list[str], directory: str, modules: list[str]) -> None:
 
 
 def _learn(modules: list[str]) -> None:
+    while _spares:
+        _spares.pop().end()
     for module in modules:
         if module.partition(".")[0] in sys.modules and module not in sys.modules:
             # It may be one that only its package can import.
@@ -296,10 +345,6 @@ def _learn(modules: list[str]) -> None:
                 importlib.import_module(module)
     gc.collect()
     gc.freeze()
-
-
-def _fork(*words: Any) -> int:
-    return os.fork()
 
 
 def _wait(pid: int) -> int:
@@ -311,7 +356,7 @@ def _wait(pid: int) -> int:
 
 def _end_orphans() -> None:
     """End what a life has started in sessions of its own: all of it are this one's children now."""
-    while orphans := set(children_of(os.getpid())) - _lives:
+    while orphans := set(children_of(os.getpid())) - _lives - {spare.pid for spare in _spares}:
         for orphan in orphans:
             with contextlib.suppress(OSError):
                 os.kill(orphan, signal.SIGKILL)
@@ -321,8 +366,6 @@ def _end_orphans() -> None:
 _REQUESTS: dict[str, Callable[..., Any]] = {
     "import": _import,
     "learn": _learn,
-    "fork": _fork,
-    "run": _fork,
     "wait": _wait,
 }
 
@@ -330,7 +373,6 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
 def _settle(output: str, directory: str) -> None:
     """Have a fork be by itself."""
     os.setsid()
-    die_with_parent()
     _redirect(output)
     os.chdir(directory)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -383,6 +425,9 @@ def _say_at_once() -> None:
 
 
 _CHILDREN: dict[str, Callable[..., None]] = {"fork": _live, "run": _become}
+
+_MORE_LIVES = ("fork", "learn")
+"""Requests behind which a life will be asked for, and none is spare."""
 
 
 if __name__ == "__main__":

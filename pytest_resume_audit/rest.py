@@ -31,6 +31,9 @@ STEADY_ROUNDS = 20
 """Times that every poller must wake where that moves other threads of the life each time: what it
 hands on to them, one thing a time, may come to something by then."""
 
+_NAP = 0.002
+"""Seconds between two looks at the frames of a life."""
+
 _TASKS = "/proc/self/task"
 _LAST_BORN = "/proc/loadavg"
 
@@ -592,13 +595,20 @@ class FrameLook:
         return places(t for t in threading.enumerate() if t.native_id not in passed_over)
 
     def asleep(self) -> bool:
-        """Whether none of them moves for a while."""
+        """Whether none of them moves for a while: many times as long as one of them may have had to
+        wait for a processor, going by how late this one wakes.
+        """
         places = self.counts()
-        for _ in range(10):
-            time.sleep(0.002)
+        began, latest = time.monotonic(), 0.0
+        while True:
+            slept = time.monotonic()
+            time.sleep(_NAP)
             if self.counts() != places:
                 return False
-        return True
+            now = time.monotonic()
+            latest = max(latest, now - slept - _NAP)
+            if now - began > 10 * max(_NAP, latest):
+                return True
 
     def timed_wait(self, thread: int) -> float | None:
         """Not known here: the look itself takes as long as pollers sleep."""

@@ -610,3 +610,16 @@ def test_few_nurseries_are_kept():
     found = [nursery_of(module) for module in modules]
     assert [nursery.alive for nursery in found] == [False, True, True, True]
     assert nursery_of("cmd") is found[-1]
+
+
+def test_a_nursery_with_a_life_in_it_is_kept(tmp_path):
+    used = nursery_of("json")
+    where = {"output": str(tmp_path / "output"), "directory": str(tmp_path)}
+    pid = used.run(["sleep", "60"], environment=dict(os.environ), **where)
+    for module in ["csv", "uuid", "cmd"]:
+        nursery_of(module)
+    assert used.alive
+    os.kill(pid, signal.SIGKILL)
+    assert used.wait(pid) == -signal.SIGKILL
+    nursery_of("sched")
+    assert not used.alive

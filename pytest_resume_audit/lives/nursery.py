@@ -116,6 +116,7 @@ class Nursery(Servant):
 
     Attributes:
         has_learnt: whether it has imported what lives import when they run.
+        living: the processes that nobody has waited for.
 
     Raises:
         NurseryError: when it doesn't come up.
@@ -124,6 +125,7 @@ class Nursery(Servant):
     def __init__(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         super().__init__(__name__, env)
         self.has_learnt = False
+        self.living: set[int] = set()
         self._ask(("import", list(sys.path), os.getcwd(), list(modules)), START)
 
     def fork(self, *payload: Any, output: str, env: Mapping[str, str]) -> int:
@@ -137,7 +139,7 @@ class Nursery(Servant):
         Returns:
             Its process id.
         """
-        return int(self._ask(("fork", payload, output, os.getcwd(), dict(env))))
+        return self._begun(("fork", payload, output, os.getcwd(), dict(env)))
 
     def run(
         self, words: Sequence[str], *, output: str, directory: str, environment: Mapping[str, str]
@@ -153,7 +155,12 @@ class Nursery(Servant):
         Returns:
             Its process id.
         """
-        return int(self._ask(("run", list(words), output, directory, dict(environment))))
+        return self._begun(("run", list(words), output, directory, dict(environment)))
+
+    def _begun(self, request: tuple[Any, ...]) -> int:
+        pid = int(self._ask(request))
+        self.living.add(pid)
+        return pid
 
     def learn(self, modules: Iterable[str]) -> None:
         """Import what a life has imported since, of packages that are here already.
@@ -165,6 +172,7 @@ class Nursery(Servant):
 
     def wait(self, pid: int) -> int:
         """Wait until a process of it has ended; how it did, as ``os.waitstatus_to_exitcode``."""
+        self.living.discard(pid)
         try:
             return int(self._ask(("wait", pid)))
         except NurseryError:
@@ -172,7 +180,7 @@ class Nursery(Servant):
 
 
 _MOST = 3
-"""Nurseries that are kept: each may have all of torch in it."""
+"""Nurseries that are kept though nothing of them lives: each may have all of torch in it."""
 
 _nurseries: dict[tuple[str, ...], Nursery] = {}
 """Those of this process, the one used last at the end."""
@@ -188,8 +196,8 @@ def nursery_of(*modules: str, **env: str) -> Nursery:
     if found is None:
         found = Nursery(modules, env)
     _nurseries[key] = found
-    while len(_nurseries) > _MOST:
-        _nurseries.pop(next(iter(_nurseries))).close()
+    for idle in [key for key in list(_nurseries)[:-_MOST] if not _nurseries[key].living]:
+        _nurseries.pop(idle).close()
     return found
 
 

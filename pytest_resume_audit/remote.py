@@ -177,6 +177,7 @@ class Line:
         # that who reads the answers must not need this.
         self._sending = threading.RLock()
         self._waiting: dict[int, _Answer] = {}
+        self._woken: set[threading.Lock] = set()
         self._numbers = itertools.count(1)
         self._connection: Connection | None = None
         self._over = False
@@ -199,8 +200,13 @@ class Line:
         """
         signal = threading.Lock()
         signal.acquire()
-        answer = _Answer(signal.release)
         line = self.here()
+
+        def wake() -> None:
+            line._woken.add(signal)
+            signal.release()
+
+        answer = _Answer(wake)
         try:
             line._ask(answer, part, method, args, kwargs)
             signal.acquire()
@@ -208,8 +214,11 @@ class Line:
             raise
         except BaseException:
             # A signal's handler raises: nobody will hear the answer, nor is anything to be done.
+            answer.woken = signal.release
             line.tell("withdraws", threading.get_native_id())
             raise
+        finally:
+            line._woken.discard(signal)
         return answer.outcome()
 
     def future(self, part: str, method: str, *args: Any) -> Future[Any]:
@@ -245,6 +254,11 @@ class Line:
         self.here()._ask(answer, part, method, args, {}, blocks=False)
         await there
         return answer.outcome()
+
+    @property
+    def wakes(self) -> bool:
+        """Whether any thread has been woken that has not gone on yet."""
+        return bool(self._woken)
 
     def tell(self, *words: Any) -> None:
         """Say something that is not answered."""

@@ -34,6 +34,9 @@ hands on to them, one thing a time, may come to something by then."""
 _NAP = 0.002
 """Seconds between two looks at the frames of a life."""
 
+_BURST = 0.008
+"""Seconds of computing in which others that want to run as well get their turn."""
+
 _TASKS = "/proc/self/task"
 _LAST_BORN = "/proc/loadavg"
 
@@ -575,6 +578,14 @@ class SeveralLooks:
             look.close()
 
 
+def _kept_waiting() -> float:
+    """Seconds that a thread is kept from running while it computes for a while."""
+    began, computed = time.monotonic(), time.thread_time()
+    while time.thread_time() - computed < _BURST:
+        pass
+    return time.monotonic() - began - (time.thread_time() - computed)
+
+
 class FrameLook:
     """Looks at where each thread stands in its Python code, several times.
 
@@ -595,20 +606,17 @@ class FrameLook:
         return places(t for t in threading.enumerate() if t.native_id not in passed_over)
 
     def asleep(self) -> bool:
-        """Whether none of them moves for a while: many times as long as one of them may have had to
-        wait for a processor, going by how late this one wakes.
+        """Whether none of them moves for a while: many times as long as this thread has to wait,
+        and so may each of them, for a processor or for the interpreter.
         """
         places = self.counts()
-        began, latest = time.monotonic(), 0.0
-        while True:
-            slept = time.monotonic()
+        began = time.monotonic()
+        enough = 10 * max(_NAP, _kept_waiting())
+        while time.monotonic() - began < enough:
             time.sleep(_NAP)
             if self.counts() != places:
                 return False
-            now = time.monotonic()
-            latest = max(latest, now - slept - _NAP)
-            if now - began > 10 * max(_NAP, latest):
-                return True
+        return True
 
     def timed_wait(self, thread: int) -> float | None:
         """Not known here: the look itself takes as long as pollers sleep."""

@@ -68,7 +68,12 @@ class Inquiry:
         ]
 
     def _places(self) -> dict[int, object]:
-        """Where each thread stands, by native id: all but those that do what is asked here."""
+        """Where each thread stands, by native id: all but those that do what is asked here.
+
+        One that has been woken, and waits for a processor, stands where it has slept.
+        """
+        if self._line.wakes:
+            return {0: object()}  # the same as nothing else
         ours = {threading.current_thread(), *self._ours()}
         return places(thread for thread in threading.enumerate() if thread not in ours)
 

@@ -79,11 +79,24 @@ def one_timeline(times: int) -> None:
         median = median_ms(lambda kind=kind: run(kind, "mid-flight"), times)
         print(f"{kind.__name__:32}{median:9.2f}   {median / bare:.1f}")
     print("\nthe same in processes of their own: two lives, one SIGKILL")
-    for kind in (FuturesCollector, FrontierCollector):
+    for kind in (FuturesCollector, FrontierCollector, *kinds_with_torch()):
         median = median_ms(
-            lambda kind=kind: run(kind, "mid-flight", life="process"), max(5, times // 10)
+            lambda kind=kind: run(kind, "mid-flight", life="process"), max(10, times // 10)
         )
         print(f"{kind.__name__:32}{median:9.2f}")
+
+
+def kinds_with_torch() -> tuple[type[Collector], ...]:
+    """Two that have torch loaded, and one that uses it; none where it is not installed."""
+    try:
+        import with_torch
+    except ImportError:
+        return ()
+    return (
+        with_torch.FuturesBesideTorch,
+        with_torch.BesideTorch,
+        with_torch.TorchFrontierCollector,
+    )
 
 
 def long_runs(sizes: list[int], kind: type[Collector]) -> None:

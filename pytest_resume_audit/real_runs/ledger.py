@@ -40,6 +40,20 @@ from pathlib import Path
 FORMAT = 1
 """The version of the ledger's form."""
 
+EVENTS = (
+    "handed_out",
+    "finished",
+    "failed",
+    "buffered",
+    "dropped",
+    "trained",
+    "saving",
+    "saved",
+    "restored",
+    "ended",
+    "lost",
+)
+
 RUN = "RESUME_AUDIT_RUN"
 """The environment variable that names the run, where several write to one directory."""
 

@@ -10,45 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytest_resume_audit.real_runs import logs
-from pytest_resume_audit.real_runs.database import Database, quoted
-from pytest_resume_audit.real_runs.lineage import (
-    Life,
-    Piece,
-    Process,
-    Save,
-    find_save,
-    gather,
-    lineage,
-)
+from pytest_resume_audit.real_runs import lives, logs
+from pytest_resume_audit.real_runs.database import Database
+from pytest_resume_audit.real_runs.events import Events
+from pytest_resume_audit.real_runs.lineage import Life, Piece, Save, lineage
 from pytest_resume_audit.real_runs.report import LISTED, Loss, Restart, RunReport
 from pytest_resume_audit.real_runs.sources import LedgerFile, Sources, UnreadableSource, runs
 
-EVENTS = (
-    "handed_out",
-    "finished",
-    "failed",
-    "buffered",
-    "dropped",
-    "trained",
-    "saving",
-    "saved",
-    "restored",
-    "ended",
-    "lost",
-)
-
-_COLUMNS = (
-    "{ledger: 'INTEGER', event: 'VARCHAR', row: 'BIGINT', rows: 'BIGINT[]', generation: 'INTEGER', "
-    "generations: 'INTEGER[]', step: 'BIGINT', length: 'INTEGER', text: 'VARCHAR', mono: 'BIGINT'}"
-)
-
 _HEAD = 256
 """Prompts of a life's beginning by which its place in the stream is found."""
-
-_FOREVER = (1 << 63) - 1
 
 
 @dataclass
@@ -68,35 +40,6 @@ class Part:
     start: int
     begin: int
     end: int
-
-
-class _Span(NamedTuple):
-    """What a ledger holds.
-
-    Args:
-        file: its number.
-        first: time of its first event; None without any.
-        last: of its last one.
-        events: how many.
-        unreadable: lines that are none.
-        generation: the highest that was finished; None where none was.
-    """
-
-    file: int
-    first: int | None
-    last: int | None
-    events: int
-    unreadable: int
-    generation: int | None
-
-    @property
-    def times(self) -> tuple[int, int] | None:
-        """Of its first and its last event."""
-        return None if self.first is None or self.last is None else (self.first, self.last)
-
-
-class Unknowable(Exception):
-    """The lineage can't be known, so nothing can; says why."""
 
 
 def judge(
@@ -136,13 +79,15 @@ class _Query:
         self.ended = complete or prompts is not None
         self.db = database
         self.ledgers: list[LedgerFile] = sources.ledgers
+        self.events = Events(database, sources.ledgers)
         self.restarts = restarts
         self.prompts = prompts
         self.report = RunReport(notes=[*sources.notes], doubts=[*sources.doubts])
         self.lives: list[Life] = []
         self.pieces: list[Piece] = []
-        self.spans: list[_Span] = []
         self.parts: list[Part] = []
+        self.passes = 0
+        self.found = len(sources.doubts)
         # Whether every line is there that could speak for a prompt.
         self.whole = not sources.doubts
 
@@ -157,13 +102,17 @@ class _Query:
             if not self.report.doubts:
                 self.report.doubts.append("there is nothing in it")
             return self.report
-        self._take_in()
+        self.events.read()
+        self.db.doing("finding the lives")
         try:
-            self._find_lives()
-            self._find_causes()
-        except Unknowable as error:
+            self.lives = lives.find(self.db, self.events, self.ledgers, self.restarts, self.report)
+        except lives.Unknowable as error:
             self.report.doubts.append(str(error))
+            self._read_answers()
             return self.report
+        self.ended |= self.lives[-1].ended
+        # What a first life hands out that has gone on from another may have been trained by then.
+        self.whole &= self.lives[0].restored is None
         self.pieces = lineage(self.lives[-1], self.lives)
         self._sort_out()
         if self.db.value("SELECT count(*) FROM deed WHERE event = 'handed_out'"):
@@ -171,6 +120,7 @@ class _Query:
             self._count()
             self._explain()
         else:
+            self._read_answers()
             self._count_without_loader()
         self._waste()
         if not self.whole:
@@ -180,221 +130,16 @@ class _Query:
             report.duplicated, report.dropped = report.duplicated or None, report.dropped or None
         return self.report
 
-    # -- the events --------------------------------------------------------------------------------
-
-    def _take_in(self) -> None:
-        self.db.rows(f"CREATE TYPE kind AS ENUM ({', '.join(map(quoted, EVENTS))})")
-        # Most lines are of one answer each: what these have not takes little room in one column.
-        self.db.rows(
-            "CREATE TABLE written (file INTEGER, t BIGINT, event kind, row BIGINT, "
-            "generation INTEGER, length INTEGER, more STRUCT(rows BIGINT[], "
-            "generations INTEGER[], step BIGINT, text VARCHAR)[])"
-        )
-        self.db.rows(
-            "CREATE VIEW line AS SELECT rowid AS id, file, t, event, row, generation, length, "
-            "more[1].rows AS rows, more[1].generations AS generations, more[1].step AS step, "
-            "more[1].text AS text FROM written"
-        )
-        ahead: dict[str, int] = {}
-        for ledger in sorted(self.ledgers, key=lambda one: one.header["mono"]):
-            ahead.setdefault(ledger.clock, ledger.ahead)
-        for file, ledger in enumerate(self.ledgers):
-            self.db.doing(f"reading {ledger.path.name} ({file + 1} of {len(self.ledgers)})")
-            self.db.rows(
-                f"INSERT INTO written SELECT {file}, mono + {ahead[ledger.clock]}, "
-                "TRY_CAST(event AS kind), row, generation, length, "
-                "if(rows IS NULL AND step IS NULL AND text IS NULL, NULL, [{rows: rows, "
-                "generations: generations, step: step, text: text}]) "
-                f"FROM read_json({quoted(ledger.path)}, format = 'newline_delimited', "
-                f"ignore_errors = true, columns = {_COLUMNS}) WHERE ledger IS NULL"
-            )
-        self.db.doing("finding the lives")
-        # Looked at again and again, and few beside the answers.
-        self.db.rows(
-            "CREATE TABLE deed AS SELECT * FROM line WHERE event <> 'finished' "
-            "AND event <> 'buffered' AND event <> 'failed' AND event <> 'dropped'"
-        )
-        spans = self.db.rows(
-            "SELECT file, min(t) FILTER (event IS NOT NULL), max(t) FILTER (event IS NOT NULL), "
-            "count(event), count(*) FILTER (event IS NULL OR t IS NULL), "
-            "max(generation) FILTER (event = 'finished') FROM line GROUP BY file ORDER BY file"
-        )
-        self.spans = [_Span(*span) for span in spans]
-        for span in self.spans:
-            ledger = self.ledgers[span.file]
-            more = span.unreadable - ledger.torn
+    def _read_answers(self, *, missing: bool = False, each: bool = False) -> None:
+        self.events.read_answers(missing=missing, each=each)
+        self.report.events = self.events.many()
+        doubts = []
+        for file, many in self.events.unreadable().items():
+            more = many - self.ledgers[file].torn
             if more:
                 self.whole = False
-                self.report.doubts.append(f"{ledger.path}: lines that can't be read: {more}")
-        self.report.events = sum(span.events for span in self.spans)
-        if not self.report.events:
-            self.report.doubts.append("nothing has happened yet, by these ledgers")
-
-    # -- lives -------------------------------------------------------------------------------------
-
-    def _find_lives(self) -> None:
-        headers = [ledger.header for ledger in self.ledgers]
-        processes = [
-            Process(one.file, headers[one.file]["id"], headers[one.file]["parent"], *one.times)
-            for one in self.spans
-            if one.times is not None
-        ]
-        rare = self.db.rows(
-            "SELECT t, file, event, text FROM deed "
-            "WHERE event IN ('saving', 'saved', 'restored', 'ended') ORDER BY t, id"
-        )
-        for group in gather(processes):
-            self._look_for_two_runs(group, rare)
-            self._divide(group, rare)
-        for life, after in zip(self.lives, self.lives[1:], strict=False):
-            life.stop = after.start
-        self.report.lives = len(self.lives)
-        for t, file, event, text in rare:
-            life = next(life for life in reversed(self.lives) if life.start <= t)
-            if event == "saving":
-                life.saves.append(Save(life.number, text, t, file))
-            elif event == "saved":
-                begun = [s for s in life.saves if (s.file, s.name) == (file, text)]
-                if not begun or begun[-1].complete:
-                    life.saves.append(Save(life.number, text, t, file))
-                life.saves[-1 if not begun else life.saves.index(begun[-1])].complete = True
-            elif event == "ended":
-                life.ended = True
-        self.ended |= self.lives[-1].ended
-
-    def _look_for_two_runs(self, group: list[Process], rare: list[tuple[Any, ...]]) -> None:
-        files = [process.file for process in group]
-        saving = {file for _, file, event, _ in rare if event == "saving" and file in files}
-        if len(saving) < 2:
-            return
-        both = self.db.rows(
-            "SELECT DISTINCT file FROM deed WHERE event = 'handed_out' "
-            f"AND file IN ({', '.join(map(str, saving))}) ORDER BY file"
-        )
-        if len(both) > 1:
-            one, two = (self.ledgers[file].path.name for (file,) in both[:2])
-            raise Unknowable(
-                f"{one} and {two} were written at the same time, and both hand out prompts and "
-                "save: give each run RESUME_AUDIT_RUN or a directory of its own; of one run, let "
-                "one rank report its saves"
-            )
-
-    def _divide(self, group: list[Process], rare: list[tuple[Any, ...]]) -> None:
-        """A process may go back to a checkpoint without being started again."""
-        files = [process.file for process in group]
-        among = ", ".join(map(str, files))
-        life = Life(len(self.lives) + 1, group[0].first, _FOREVER, files)
-        self.lives.append(life)
-        at_work = self._at_work(among, life.start)
-        gone_back: set[int] = set()
-        for t, file, event, text in rare:
-            if event != "restored" or file not in files:
-                continue
-            begun = at_work.get(file, _FOREVER) < t or file in gone_back
-            others = min(at_work.values(), default=_FOREVER) < t
-            if begun or (others and text != life.restored):
-                life = Life(len(self.lives) + 1, t, _FOREVER, files)
-                self.lives.append(life)
-                at_work = self._at_work(among, t)
-                gone_back = set()
-            gone_back.add(file)
-            life.restored = text
-
-    def _at_work(self, files: str, since: int) -> dict[int, int]:
-        return dict(
-            self.db.rows(
-                "SELECT file, min(t) FROM deed WHERE event IN ('handed_out', 'trained') "
-                f"AND file IN ({files}) AND t >= ? GROUP BY file",
-                since,
-            )
-        )
-
-    # -- what each has gone on from --------------------------------------------------------------
-
-    def _find_causes(self) -> None:
-        self._find_steps()
-        if self.restarts is not None and len(self.restarts) != len(self.lives) - 1:
-            raise UnreadableSource(
-                f"there are {len(self.lives)} lives, so {len(self.lives) - 1} restarts, and "
-                f"--restarts names {len(self.restarts)}"
-            )
-        first = self.lives[0]
-        if first.restored is not None:
-            # What it hands out may have been trained by then.
-            self.whole = False
-            self.report.doubts.append(
-                f"the first life has gone on from {first.restored}, which none of these ledgers "
-                "has saved: name the ledgers of the lives before as well"
-            )
-        for life in self.lives[1:]:
-            before = [save for one in self.lives[: life.number - 1] for save in one.saves]
-            if self.restarts is not None:
-                life.cause = self._by_step(life, self.restarts[life.number - 2], before)
-            elif life.restored is not None:
-                life.cause = find_save(life.restored, before)
-                if life.cause is None:
-                    raise Unknowable(
-                        f"life {life.number} has gone on from {life.restored}, which none of these "
-                        "ledgers has saved: name the missing ones as well, or say from which steps "
-                        "the lives have gone on with --restarts"
-                    )
-                if not life.cause.complete:
-                    self.report.notes.append(
-                        f"life {life.number} has gone on from {life.cause.name}, of which no "
-                        "ledger says that it was complete"
-                    )
-            else:
-                self._believe_it_is_afresh(life, before)
-
-    def _find_steps(self) -> None:
-        """The step of each save: the last that its process, or else any, has trained by then."""
-        for life in self.lives:
-            for save in life.saves:
-                by_it, by_any = self.db.row(
-                    "SELECT max(step) FILTER (file = ?), max(step) FROM deed "
-                    "WHERE event = 'trained' AND t BETWEEN ? AND ?",
-                    save.file,
-                    life.start,
-                    save.time,
-                )
-                save.step = by_any if by_it is None else by_it
-
-    def _by_step(self, life: Life, step: int, saves: list[Save]) -> Save | None:
-        if step == 0:
-            return None
-        found = [save for save in saves if save.step == step]
-        if not found:
-            steps = sorted({save.step for save in saves if save.step is not None})
-            raise UnreadableSource(
-                f"--restarts: before life {life.number} nothing was saved at step {step}; there "
-                f"are saves at {', '.join(map(str, steps)) or 'no known step'}"
-            )
-        return found[-1]
-
-    def _believe_it_is_afresh(self, life: Life, saves: list[Save]) -> None:
-        """A life that says nothing of a checkpoint: only its steps tell whether it had one."""
-        question = "SELECT min(step) FROM deed WHERE event = 'trained' AND t >= ? AND t < ?"
-        first = self.db.value(question, self.lives[0].start, self.lives[0].stop)
-        step = self.db.value(question, life.start, life.stop)
-        if saves and (step is None or first is None or step > first):
-            begins = "" if step is None else f", and its first step is {step}"
-            raise Unknowable(
-                f"life {life.number} doesn't say what it has gone on from{begins}: report "
-                "recorder.restored(checkpoint), or say from which steps the lives have gone on "
-                "with --restarts (0: afresh)"
-            )
-        before = self.lives[life.number - 2]
-        if before.ended:
-            raise Unknowable(
-                f"life {before.number} has said that the training is over, and life {life.number} "
-                "begins afresh: of two runs, ask about the files of one, and give each "
-                "RESUME_AUDIT_RUN or a directory of its own; of one run, say from which steps the "
-                "lives have gone on with --restarts (0: afresh)"
-            )
-        self.report.notes.append(
-            f"life {life.number} has begun afresh, and all before it is rolled back; if it is "
-            "another run, give each one RESUME_AUDIT_RUN or a directory of its own"
-        )
+                doubts.append(f"{self.ledgers[file].path}: lines that can't be read: {more}")
+        self.report.doubts[self.found : self.found] = doubts
 
     # -- what is in the weights --------------------------------------------------------------------
 
@@ -477,9 +222,7 @@ class _Query:
     def _describe_restart(self, life: Life) -> None:
         save = life.cause
         before = self.lives[: life.number - 1]
-        last = self.db.value(
-            "SELECT max(t) FROM line WHERE event IS NOT NULL AND t < ?", life.start
-        )
+        last = self.events.last_before(life.start)
         steps, trainings, reached = self.db.row(
             "SELECT count(DISTINCT (life, step)) FILTER (step IS NOT NULL), count(DISTINCT "
             "(life, step, row, if(step IS NULL, t, NULL))), max(step) FROM (SELECT t.life, t.step, "
@@ -506,7 +249,7 @@ class _Query:
     def _follow_loader(self) -> None:
         self.db.doing("following the loader")
         self.db.rows(
-            "CREATE TABLE hand AS SELECT s.life, l.file, l.t, l.rows, l.id "
+            "CREATE TABLE hand AS SELECT s.life, l.file, l.t, l.rows, l.rowid AS id "
             "FROM deed l JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
             "WHERE l.event = 'handed_out'"
         )
@@ -606,7 +349,9 @@ class _Query:
         parts = [part for part in self.parts if part.stream == stream]
         body = " UNION ALL ".join(
             f"SELECT row, k + {part.start - start} AS k FROM ({flat}{part.life}) WHERE k < "
-            + str(min((later.start for later in parts[i + 1 :]), default=_FOREVER) - part.start)
+            + str(
+                min((later.start for later in parts[i + 1 :]), default=lives.FOREVER) - part.start
+            )
             for i, part in enumerate(parts)
         )
         matches: list[int] = [
@@ -678,19 +423,29 @@ class _Query:
                 "WHERE range NOT IN (SELECT row FROM prompt)",
                 self.prompts,
             )
-        prompts, trained = self.db.row(
-            "SELECT coalesce(sum(passes), 0), coalesce(sum(least(passes, least)), 0) FROM prompt"
+        prompts, trained, self.passes = self.db.row(
+            "SELECT coalesce(sum(passes), 0), coalesce(sum(least(passes, least)), 0), "
+            "coalesce(max(passes), 0) FROM prompt"
         )
         self.report.prompts, self.report.trained = int(prompts), int(trained)
 
     def _explain(self) -> None:
+        self.db.rows("CREATE TABLE gap AS SELECT * FROM prompt WHERE least < passes")
+        missing = bool(self.db.value("SELECT count(*) FROM gap"))
+        self._read_answers(missing=missing, each=self.passes > 1)
         self.db.doing("finding out why")
+        self.report.skipped, self.report.dropped = [], []
+        self.report.failed = self.report.open = 0
+        if missing:
+            self._explain_gaps()
+        self._explain_repeats()
+
+    def _explain_gaps(self) -> None:
         self.db.fill(
             "piece",
             "pos INTEGER, life INTEGER, cut_time BIGINT",
             [(i, p.life.number, p.until.time if p.until else None) for i, p in self._numbered()],
         )
-        self.db.rows("CREATE TABLE gap AS SELECT * FROM prompt WHERE least < passes")
         self.db.rows(
             "CREATE TABLE handed AS SELECT p.stream, p.ordinal, p.row, p.t, p.counts, c.pos "
             "FROM place p JOIN piece c ON c.life = p.life SEMI JOIN gap g ON g.row = p.row"
@@ -703,24 +458,23 @@ class _Query:
         )
         # What became of prompts that are missing: by what was reported in the lineage of them.
         self.db.rows(
-            "CREATE TABLE told AS SELECT l.row, c.pos, l.t, l.event, l.text, "
-            "c.cut_time IS NULL OR l.t <= c.cut_time AS kept FROM line l "
+            "CREATE TABLE heard AS SELECT l.row, c.pos, l.t, l.event, l.text, "
+            "c.cut_time IS NULL OR l.t <= c.cut_time AS kept FROM told l "
             "JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
-            "JOIN piece c ON c.life = s.life SEMI JOIN gap g ON g.row = l.row "
-            "WHERE l.event IN ('finished', 'failed', 'buffered', 'dropped')"
+            "JOIN piece c ON c.life = s.life SEMI JOIN gap g ON g.row = l.row"
         )
         self.db.rows(
             "CREATE TABLE missing AS WITH free AS (SELECT h.stream, h.ordinal, h.row, "
             "row_number() OVER (PARTITION BY h.row ORDER BY s.ordinal IS NOT NULL, h.ordinal) AS n "
             "FROM handed h LEFT JOIN settled s ON s.stream = h.stream AND s.ordinal = h.ordinal "
             "WHERE h.counts), "
-            "given_up AS (SELECT row, count(*) AS n, min(text) AS text FROM told "
+            "given_up AS (SELECT row, count(*) AS n, min(text) AS text FROM heard "
             "WHERE kept AND event = 'dropped' AND text <> '' GROUP BY row), "
-            "failed AS (SELECT row, count(DISTINCT t) AS n FROM told "
+            "failed AS (SELECT row, count(DISTINCT t) AS n FROM heard "
             "WHERE kept AND event = 'failed' GROUP BY row), "
             "seen AS (SELECT stream, ordinal, max(pos) AS pos, max_by(t, pos) AS t FROM handed "
             "GROUP BY stream, ordinal), "
-            "again AS (SELECT row, max(pos) AS pos FROM told WHERE event = 'buffered' "
+            "again AS (SELECT row, max(pos) AS pos FROM heard WHERE event = 'buffered' "
             "GROUP BY row) "
             "SELECT g.row, f.stream, f.ordinal, "
             "CASE WHEN f.n <= d.n THEN 'dropped' WHEN f.n <= x.n THEN 'failed' END AS settled, "
@@ -741,7 +495,7 @@ class _Query:
             "any_value(m.handed_out) AS handed_out, any_value(m.handed_pos) AS handed_pos, "
             "any_value(p.least < p.most) AS in_part "
             "FROM missing m LEFT JOIN piece c ON c.pos = m.pos JOIN gap p ON p.row = m.row "
-            "LEFT JOIN told t ON t.row = m.row AND t.pos = m.pos AND t.kept "
+            "LEFT JOIN heard t ON t.row = m.row AND t.pos = m.pos AND t.kept "
             "AND (m.handed_pos < m.pos OR t.t >= m.handed_out) "
             "GROUP BY m.row, m.stream, m.ordinal, m.settled, m.reason, m.pos"
         )
@@ -779,7 +533,6 @@ class _Query:
             Loss(self._cause(pos, state, in_part), many, named, rolled_back)
             for pos, state, in_part, many, rolled_back, named in lost
         ]
-        self._explain_repeats()
         self._look_at_lengths(f"settled IS NULL AND NOT coalesce({still_out}, false)")
 
     def _numbered(self) -> list[tuple[int, Piece]]:
@@ -827,8 +580,8 @@ class _Query:
             return
         self.report.bias = bias(
             *self.db.row(
-                "WITH one AS (SELECT row, avg(length) AS length FROM line "
-                "WHERE event = 'finished' AND length IS NOT NULL GROUP BY row), "
+                "WITH one AS (SELECT row, sum(length)::DOUBLE / sum(measured) AS length "
+                "FROM answer WHERE event = 'finished' AND measured > 0 GROUP BY row), "
                 f"lost AS (SELECT DISTINCT row FROM fate WHERE {lost}), "
                 "ranked AS (SELECT o.length, l.row IS NOT NULL AS lost, "
                 "rank() OVER (ORDER BY o.length) "
@@ -866,17 +619,14 @@ class _Query:
         if self.report.prompts is None or not self.parts:
             return
         # Of a prompt that comes once it is enough to know which of its generations were answered.
-        many = self.db.value("SELECT max(passes) FROM prompt")
-        if many <= 1 and max(span.generation or 0 for span in self.spans) < 63:
-            question = (
-                "SELECT sum(n - answered) FROM (SELECT count(*) AS n, "
-                "bit_count(bit_or(1::BIGINT << generation)) AS answered "
-                "FROM line WHERE event = 'finished' GROUP BY row)"
-            )
-        else:
+        question = (
+            "SELECT sum(n - answered) FROM (SELECT sum(n) AS n, bit_count(bit_or(places)) "
+            "AS answered FROM answer WHERE event = 'finished' GROUP BY row, generation)"
+        )
+        if self.passes > 1:
             question = (
                 "SELECT sum(greatest(0, f.n - greatest(1, coalesce(p.passes, 1)))) FROM "
-                "(SELECT row, generation, count(*) AS n FROM line WHERE event = 'finished' "
+                "(SELECT row, generation, sum(n) AS n FROM answer WHERE event = 'finished' "
                 "GROUP BY row, generation) f LEFT JOIN prompt p ON p.row = f.row"
             )
         again = self.db.value(question)

@@ -54,11 +54,12 @@ class Events:
         self._db.rows(f"CREATE TYPE kind AS ENUM ({', '.join(map(quoted, EVENTS))})")
         self._db.rows(f"CREATE TYPE path AS ENUM ({self._paths()})")
         answer = " OR ".join(f"""starts_with(json, '{{"event": "{event}"')""" for event in _ANSWERS)
+        # Nothing that is asked of what is unnested is asked before, of lines that are passed over.
         self._db.rows(
             f"CREATE TABLE deed AS SELECT {self._file('filename')} AS file, "
             f"{self._time('one.mono', 'filename')} AS t, TRY_CAST(one.event AS kind) AS event, "
             "one.row, one.rows, one.generations, one.step, one.text FROM "
-            f"(SELECT filename, from_json(json, {quoted(json.dumps(_DEED))}) AS one "
+            f"(SELECT filename, unnest([from_json(json, {quoted(json.dumps(_DEED))})]) AS one "
             f"FROM {self._lines('read_json_objects')} WHERE NOT coalesce({answer}, false)) "
             f"WHERE one.ledger IS NULL AND NOT coalesce(one.event IN {_ANSWERS}, false)"
         )
@@ -90,11 +91,11 @@ class Events:
         return max(one for one in found if one is not None)
 
     def read_answers(self, *, missing: bool, each: bool) -> None:
-        """Table ``answer``: how many ``n`` were made, of each row those that were ``finished``.
+        """View ``finished``: how many ``n`` answers each row has, by ``generation``.
 
-        Their generations are in ``places`` as bits, 32 of them in a row of this table. With
-        ``missing``, those of prompts in table ``gap`` are in view ``told`` one by one, and with
-        them those that were dropped; and there are ``measured`` of a ``length`` in sum.
+        Their generations are in ``places`` as bits, 32 of them in a row of the view. With
+        ``missing`` it has the sum of their ``length``, too, of so many that are ``measured``; and
+        view ``told`` has all that was told of prompts in table ``gap`` after they were handed out.
 
         Args:
             missing: whether there is such a table.
@@ -125,6 +126,14 @@ class Events:
             f"{'LEFT JOIN gap g ON g.row = l.row' if missing else ''} "
             f"WHERE event IN {_ANSWERS} GROUP BY ALL"
         )
+        finished = "SELECT * FROM answer WHERE event = 'finished'"
+        if missing or self._db.value("SELECT count(unreadable) FROM answer"):
+            sums = ", sum(length) AS length, sum(measured) AS measured" if missing else ""
+            finished = (
+                "SELECT row, generation, sum(n) AS n, bit_or(places) AS places"
+                f"{sums} FROM ({finished}) GROUP BY row, generation"
+            )
+        self._db.rows(f"CREATE VIEW finished AS {finished}")
         if missing:
             self._db.rows(
                 "CREATE VIEW told AS SELECT file, t, event::VARCHAR AS event, row, text FROM deed "

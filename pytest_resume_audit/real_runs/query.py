@@ -182,40 +182,42 @@ class _Query:
         )
         # A rank may report a step before another reports the save behind the one before.
         self.db.rows(
-            "CREATE TABLE trained AS SELECT s.life, l.file, l.t, l.step, l.row, l.generation, "
+            "CREATE TABLE step AS SELECT s.life, l.file, l.t, l.step, l.rows, l.generations, "
+            "dense_rank() OVER (ORDER BY s.life, l.step, if(l.step IS NULL, l.t, NULL), "
+            "if(l.step IS NULL, l.file, NULL)) AS number, "
             "s.chained AND (s.cut_time IS NULL OR CASE WHEN l.step IS NULL OR s.cut_step IS NULL "
-            "THEN l.t <= s.cut_time ELSE l.step <= s.cut_step END) AS kept FROM "
-            "(SELECT file, t, step, unnest(if(generations IS NULL, list_distinct(rows), rows)) "
-            "AS row, unnest(generations) AS generation "
-            "FROM deed WHERE event = 'trained') l "
-            "JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop"
+            "THEN l.t <= s.cut_time ELSE l.step <= s.cut_step END) AS kept FROM deed l "
+            "JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
+            "WHERE l.event = 'trained'"
+        )
+        # Where groups come as so many rows they are made one here, which takes longer than to count.
+        groups = self.db.value(
+            "SELECT coalesce(bool_or(len(list_distinct(rows)) < len(rows)), false) FROM "
+            "(SELECT rows FROM step WHERE generations IS NULL LIMIT 100)"
+        )
+        rows = "if(generations IS NULL, list_distinct(rows), rows)" if groups else "rows"
+        self.db.rows(
+            f"CREATE TABLE trained AS SELECT life, file, t, step, number, unnest({rows}) AS row, "
+            "unnest(generations) AS generation, kept FROM step"
         )
         parts, wholes = self.db.row(
             "SELECT max(generation) + 1, count(*) FILTER (generation IS NULL) FROM trained"
         )
-        # Where each report is a step of its own, a row can't come twice in a step but as a group.
-        several = self.db.value(
-            "SELECT count(*) > count(DISTINCT (s.life, l.step)) FROM deed l JOIN segment s "
-            "ON s.file = l.file AND l.t >= s.start AND l.t < s.stop WHERE l.event = 'trained'"
-        )
         # An answer that is named comes as often as it says; rows without are a group, in a step.
-        once = "SELECT row, generation FROM trained WHERE kept"
-        if several:
-            once = (
-                f"{once} AND generation IS NOT NULL UNION ALL SELECT row, generation FROM "
-                "(SELECT DISTINCT row, generation, life, step, if(step IS NULL, t, NULL), "
-                "if(step IS NULL, file, NULL) FROM trained WHERE kept AND generation IS NULL)"
+        once = "count(DISTINCT number) FILTER (generation IS NULL)"
+        if parts:
+            # Some of a group is not the group; a row without a place stands for all of it.
+            least = "max(n)" if wholes else f"if(count(*) = {parts}, min(n), 0)"
+            self.db.rows(
+                f"CREATE TABLE weight AS SELECT row, max(n) AS most, {least} AS least FROM "
+                f"(SELECT row, generation, {once} + count(generation) AS n FROM trained "
+                "WHERE kept GROUP BY row, generation) GROUP BY row"
             )
-        # Some of a group is not the group; a row without a place stands for all of it.
-        least = "max(n)" if wholes or parts is None else f"if(count(*) = {parts}, min(n), 0)"
-        self.db.rows(
-            f"CREATE TABLE weight AS SELECT row, max(n) AS most, {least} AS least FROM "
-            f"(SELECT row, generation, count(*) AS n FROM ({once}) GROUP BY row, generation) "
-            "GROUP BY row"
-            if parts
-            else "CREATE TABLE weight AS SELECT row, count(*) AS most, count(*) AS least "
-            f"FROM ({once}) GROUP BY row"
-        )
+        else:
+            self.db.rows(
+                f"CREATE TABLE weight AS SELECT row, {once} AS most, most AS least FROM trained "
+                "WHERE kept GROUP BY row"
+            )
         for life in self.lives[1:]:
             self._describe_restart(life)
 
@@ -280,7 +282,7 @@ class _Query:
             [(p.life, p.stream, p.start, p.begin, p.end) for p in self.parts],
         )
         self.db.rows(
-            "CREATE VIEW place AS SELECT b.life, b.stream, b.t, b.row, p.start + b.k AS ordinal, "
+            "CREATE TABLE place AS SELECT b.life, b.stream, b.t, b.row, p.start + b.k AS ordinal, "
             'b.k >= p."begin" AND b.k < p."end" AS counts FROM (SELECT life, stream, t, '
             "unnest(rows) AS row, k + generate_subscripts(rows, 1) - 1 AS k FROM batch) b "
             "JOIN part p ON p.life = b.life AND p.stream = b.stream"
@@ -434,7 +436,7 @@ class _Query:
         missing = bool(self.db.value("SELECT count(*) FROM gap"))
         self._read_answers(missing=missing, each=self.passes > 1)
         self.db.doing("finding out why")
-        self.report.skipped, self.report.dropped = [], []
+        self.report.skipped, self.report.duplicated, self.report.dropped = [], [], []
         self.report.failed = self.report.open = 0
         if missing:
             self._explain_gaps()
@@ -558,6 +560,8 @@ class _Query:
         return f"{state} at {here}{part}, and never again from life {then} on"
 
     def _explain_repeats(self) -> None:
+        if not self.db.value("SELECT count(*) FROM prompt WHERE most > passes"):
+            return
         self.report.duplicated = [
             Loss(
                 f"trained in life {lives[0]} and again in life {lives[1]}"
@@ -581,7 +585,7 @@ class _Query:
         self.report.bias = bias(
             *self.db.row(
                 "WITH one AS (SELECT row, sum(length)::DOUBLE / sum(measured) AS length "
-                "FROM answer WHERE event = 'finished' AND measured > 0 GROUP BY row), "
+                "FROM finished WHERE measured > 0 GROUP BY row), "
                 f"lost AS (SELECT DISTINCT row FROM fate WHERE {lost}), "
                 "ranked AS (SELECT o.length, l.row IS NOT NULL AS lost, "
                 "rank() OVER (ORDER BY o.length) "
@@ -619,15 +623,11 @@ class _Query:
         if self.report.prompts is None or not self.parts:
             return
         # Of a prompt that comes once it is enough to know which of its generations were answered.
-        question = (
-            "SELECT sum(n - answered) FROM (SELECT sum(n) AS n, bit_count(bit_or(places)) "
-            "AS answered FROM answer WHERE event = 'finished' GROUP BY row, generation)"
-        )
+        question = "SELECT sum(n - bit_count(places)) FROM finished"
         if self.passes > 1:
             question = (
                 "SELECT sum(greatest(0, f.n - greatest(1, coalesce(p.passes, 1)))) FROM "
-                "(SELECT row, generation, sum(n) AS n FROM answer WHERE event = 'finished' "
-                "GROUP BY row, generation) f LEFT JOIN prompt p ON p.row = f.row"
+                "finished f LEFT JOIN prompt p ON p.row = f.row"
             )
         again = self.db.value(question)
         self.report.answered_again = None if again is None else int(again)

@@ -105,9 +105,9 @@ class Events:
         alone = "g.row IS NOT NULL" if missing else "false"
         columns = [
             f"CASE WHEN event = 'finished' OR {alone} THEN l.row END AS row",
-            f"CASE WHEN event = 'finished' OR {alone} THEN event END AS event",
+            "event = 'finished' AS finished",
             f"{'generation' if each else 'coalesce(generation >> 5, 0)'} AS generation",
-            "CASE WHEN mono IS NULL THEN filename END AS unreadable",
+            "CASE WHEN mono IS NULL THEN filename::path END AS unreadable",
             "count(*) AS n",
             "bit_or(1::BIGINT << (generation & 31)) AS places",
         ]
@@ -116,7 +116,8 @@ class Events:
             types += ", length: 'INTEGER'"
             columns += [
                 f"CASE WHEN {alone} THEN mono END AS mono",
-                f"CASE WHEN {alone} THEN filename END AS filename",
+                f"CASE WHEN {alone} THEN filename::path END AS path",
+                f"CASE WHEN {alone} THEN event END AS event",
                 "sum(length) AS length",
                 "count(length) AS measured",
             ]
@@ -126,7 +127,7 @@ class Events:
             f"{'LEFT JOIN gap g ON g.row = l.row' if missing else ''} "
             f"WHERE event IN {_ANSWERS} GROUP BY ALL"
         )
-        finished = "SELECT * FROM answer WHERE event = 'finished'"
+        finished = "SELECT * FROM answer WHERE finished"
         if missing or self._db.value("SELECT count(unreadable) FROM answer"):
             sums = ", sum(length) AS length, sum(measured) AS measured" if missing else ""
             finished = (
@@ -137,8 +138,8 @@ class Events:
         if missing:
             self._db.rows(
                 "CREATE VIEW told AS SELECT file, t, event::VARCHAR AS event, row, text FROM deed "
-                f"WHERE event = 'dropped' UNION ALL SELECT {self._file('filename')}, "
-                f"{self._time('mono', 'filename')}, event, row, NULL FROM answer "
+                f"WHERE event = 'dropped' UNION ALL SELECT {self._file('path')}, "
+                f"{self._time('mono', 'path')}, event, row, NULL FROM answer "
                 "WHERE mono IS NOT NULL"
             )
 

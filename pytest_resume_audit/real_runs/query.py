@@ -87,6 +87,7 @@ class _Query:
         self.pieces: list[Piece] = []
         self.parts: list[Part] = []
         self.passes = 0
+        self.named = False
         self.found = len(sources.doubts)
         # Whether every line is there that could speak for a prompt.
         self.whole = not sources.doubts
@@ -190,7 +191,7 @@ class _Query:
             "JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
             "WHERE l.event = 'trained'"
         )
-        # Where groups come as so many rows they are made one here, which takes longer than to count.
+        # Where groups come as so many rows they are made one here; to look for them takes longer.
         groups = self.db.value(
             "SELECT coalesce(bool_or(len(list_distinct(rows)) < len(rows)), false) FROM "
             "(SELECT rows FROM step WHERE generations IS NULL LIMIT 100)"
@@ -203,21 +204,15 @@ class _Query:
         parts, wholes = self.db.row(
             "SELECT max(generation) + 1, count(*) FILTER (generation IS NULL) FROM trained"
         )
+        self.named = bool(parts)
         # An answer that is named comes as often as it says; rows without are a group, in a step.
-        once = "count(DISTINCT number) FILTER (generation IS NULL)"
-        if parts:
-            # Some of a group is not the group; a row without a place stands for all of it.
-            least = "max(n)" if wholes else f"if(count(*) = {parts}, min(n), 0)"
-            self.db.rows(
-                f"CREATE TABLE weight AS SELECT row, max(n) AS most, {least} AS least FROM "
-                f"(SELECT row, generation, {once} + count(generation) AS n FROM trained "
-                "WHERE kept GROUP BY row, generation) GROUP BY row"
-            )
-        else:
-            self.db.rows(
-                f"CREATE TABLE weight AS SELECT row, {once} AS most, most AS least FROM trained "
-                "WHERE kept GROUP BY row"
-            )
+        once = "count(DISTINCT number) FILTER (generation IS NULL) + count(generation)"
+        # Some of a group is not the group; a row without a place stands for all of it.
+        least = f"if(count(*) = {parts}, min(n), 0)" if parts and not wholes else "max(n)"
+        self.db.rows(
+            f"CREATE VIEW weight AS SELECT row, max(n) AS most, {least} AS least FROM (SELECT row, "
+            f"{once} AS n FROM trained WHERE kept GROUP BY row, generation) GROUP BY row"
+        )
         for life in self.lives[1:]:
             self._describe_restart(life)
 
@@ -251,7 +246,7 @@ class _Query:
     def _follow_loader(self) -> None:
         self.db.doing("following the loader")
         self.db.rows(
-            "CREATE TABLE hand AS SELECT s.life, l.file, l.t, l.rows, l.rowid AS id "
+            "CREATE VIEW hand AS SELECT s.life, l.file, l.t, l.rows, l.rowid AS id "
             "FROM deed l JOIN segment s ON s.file = l.file AND l.t >= s.start AND l.t < s.stop "
             "WHERE l.event = 'handed_out'"
         )
@@ -282,7 +277,7 @@ class _Query:
             [(p.life, p.stream, p.start, p.begin, p.end) for p in self.parts],
         )
         self.db.rows(
-            "CREATE TABLE place AS SELECT b.life, b.stream, b.t, b.row, p.start + b.k AS ordinal, "
+            "CREATE VIEW place AS SELECT b.life, b.stream, b.t, b.row, p.start + b.k AS ordinal, "
             'b.k >= p."begin" AND b.k < p."end" AS counts FROM (SELECT life, stream, t, '
             "unnest(rows) AS row, k + generate_subscripts(rows, 1) - 1 AS k FROM batch) b "
             "JOIN part p ON p.life = b.life AND p.stream = b.stream"
@@ -406,12 +401,22 @@ class _Query:
     def _count(self) -> None:
         self.db.doing("counting")
         self.db.rows(
-            "CREATE TABLE prompt AS SELECT coalesce(e.row, w.row) AS row, "
-            "coalesce(e.passes, 0) AS passes, coalesce(w.least, 0) AS least, "
-            "coalesce(w.most, 0) AS most FROM (SELECT row, count(*) AS passes FROM place "
-            "WHERE counts GROUP BY row) e FULL JOIN weight w ON w.row = e.row"
+            "CREATE TABLE prompt AS WITH counted AS MATERIALIZED (SELECT row FROM place "
+            "WHERE counts) SELECT row, count(*) - count(number) AS passes, "
+            "if(count(number) = 0, 0, 1) AS least, least AS most, "
+            "min(number) < max(number) AS again FROM (SELECT row, NULL AS number FROM counted "
+            "UNION ALL SELECT row, number FROM trained WHERE kept) GROUP BY row"
         )
-        strangers = self.db.value("SELECT count(*) FROM prompt WHERE passes = 0")
+        # That is all there is to weigh where a prompt is in one step at most, as a whole.
+        if self.named or self.db.value("SELECT bool_or(again) FROM prompt"):
+            self.db.rows(
+                "CREATE OR REPLACE TABLE prompt AS SELECT p.row, p.passes, "
+                "coalesce(w.least, 0) AS least, coalesce(w.most, 0) AS most "
+                "FROM prompt p LEFT JOIN weight w ON w.row = p.row"
+            )
+        strangers = self.db.value(
+            "SELECT count(*) FROM prompt WHERE passes = 0 OR row IS NULL AND most > 0"
+        )
         if strangers:
             self.whole = False
             self.report.doubts.append(
@@ -421,7 +426,7 @@ class _Query:
             self.db.rows("UPDATE prompt SET passes = 1 WHERE passes = 0")
         if self.prompts is not None:
             self.db.rows(
-                "INSERT INTO prompt SELECT range, 1, 0, 0 FROM range(?) "
+                "INSERT INTO prompt (row, passes, least, most) SELECT range, 1, 0, 0 FROM range(?) "
                 "WHERE range NOT IN (SELECT row FROM prompt)",
                 self.prompts,
             )

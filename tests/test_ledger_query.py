@@ -23,6 +23,7 @@ duckdb = pytest.importorskip("duckdb")
 from test_process_life import wait_until  # noqa: E402
 
 from pytest_resume_audit import cli  # noqa: E402
+from pytest_resume_audit.real_runs import moments  # noqa: E402
 from pytest_resume_audit.real_runs.database import Database  # noqa: E402
 
 Line = tuple[str, dict[str, Any]]
@@ -414,6 +415,25 @@ def test_a_process_that_goes_back_by_itself_begins_a_life(ledgers, ask):
     }
 
 
+def test_how_long_a_process_was_at_work_before_it_went_back_is_told_by_its_answers(ledgers, ask):
+    # So many answers that they are found by looking about where they must be.
+    answers = [finished(row % 2, generation=row) for row in range(3000)]
+    path = ledgers.write(
+        *[handed_out(0, 1), trained(1, 0), *save("a"), *answers],
+        *[restored("a"), handed_out(1), *answers, trained(2, 1)],
+    )
+    assert path.stat().st_size > 1 << 18
+    _, said = ask(path)
+    # From `saving` on: saved, and the answers.
+    assert (said["restarts"][0]["seconds"], said["events"]) == (1 + 3000, 4 + 3000 + 2 + 3000 + 1)
+    begin = 1000 * SECOND
+    assert moments.first(path) == begin + SECOND
+    assert moments.last(path) == begin + 6007 * SECOND
+    for second in (2, 3, 5, 700, 2999, 3000, 4500, 6006, 6007):
+        assert moments.last(path, begin + second * SECOND) == begin + (second - 1) * SECOND
+    assert moments.last(path, begin + SECOND) is None
+
+
 def test_a_restart_from_an_older_save_rolls_lives_back(ledgers, ask):
     ledgers.write(handed_out(0, 1), trained(1, 0), save("a"))
     ledgers.write(restored("a"), handed_out(1, 2), trained(2, 1), save("b"), trained(3, 2))
@@ -482,6 +502,26 @@ def test_other_lines_that_cannot_be_read_make_it_undetermined(ledgers, ask):
     code, said = ask(ledgers.directory)
     assert (code, said["doubts"]) == (3, [f"{path}: lines that can't be read: 2"])
     assert (said["skipped"], said["open"], said["trained"]) == (None, None, None)
+
+
+def test_a_ledger_in_which_nothing_has_happened(ledgers, ask):
+    path = ledgers.write()
+    code, said = ask(path)
+    assert (code, said["events"]) == (3, 0)
+    assert said["headline"] == "undetermined: nothing has happened yet, by these ledgers"
+
+
+@pytest.mark.parametrize("separator", [": ", ":"])
+def test_answers_without_a_time_cannot_be_read_however_they_are_written(ledgers, ask, separator):
+    new_way(ledgers)
+    path = ledgers.directory / "life-1.jsonl"
+    words = {"event": "finished", "row": 3, "generation": 0}
+    line = json.dumps({**words, "wall": 10**18}, separators=(", ", separator))
+    whole = json.dumps({**words, "generation": 1, "mono": 1014 * SECOND}, separators=(",", ":"))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:4], line, whole, *lines[4:]]) + "\n")
+    code, said = ask(ledgers.directory)
+    assert (code, said["doubts"]) == (3, [f"{path}: lines that can't be read: 1"])
 
 
 def test_an_incomplete_ledger_makes_it_undetermined(ledgers, ask):

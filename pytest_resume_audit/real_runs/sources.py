@@ -213,7 +213,8 @@ def _ledger(path: Path, header: dict[str, Any], found: Sources) -> LedgerFile | 
     with path.open("rb") as file:
         file.seek(max(0, os.path.getsize(path) - (1 << 16)))
         *whole, rest = file.read().split(b"\n")
-    last = next((line for line in map(_parsed, reversed(whole)) if line and "mono" in line), header)
+    lines = (line for line in map(_parsed, reversed(whole)) if line)
+    last = next((line for line in lines if {"wall", "mono"} <= line.keys()), header)
     drift = (last["wall"] - last["mono"]) - (header["wall"] - header["mono"])
     return LedgerFile(path, header, bool(rest) and _parsed(rest) is None, drift / 1e9)
 

@@ -102,9 +102,10 @@ class Events:
             each: count each generation by itself, by its number.
         """
         self._doing("reading the answers of")
-        alone = "g.row IS NOT NULL" if missing else "false"
+        # DuckDB holds what is in brackets, and never the answers, to look for one in the other.
+        alone = "row IN (SELECT row FROM gap)" if missing else "false"
         columns = [
-            f"CASE WHEN event = 'finished' OR {alone} THEN l.row END AS row",
+            "CASE WHEN event = 'finished' OR alone THEN row END AS row",
             "event = 'finished' AS finished",
             f"{'generation' if each else 'coalesce(generation >> 5, 0)'} AS generation",
             "CASE WHEN mono IS NULL THEN filename::path END AS unreadable",
@@ -115,17 +116,16 @@ class Events:
         if missing:
             types += ", length: 'INTEGER'"
             columns += [
-                f"CASE WHEN {alone} THEN mono END AS mono",
-                f"CASE WHEN {alone} THEN filename::path END AS path",
-                f"CASE WHEN {alone} THEN event END AS event",
+                "CASE WHEN alone THEN mono END AS mono",
+                "CASE WHEN alone THEN filename::path END AS path",
+                "CASE WHEN alone THEN event::kind END AS event",
                 "sum(length) AS length",
                 "count(length) AS measured",
             ]
         self._db.rows(
-            f"CREATE TABLE answer AS SELECT {', '.join(columns)} FROM "
-            f"{self._lines('read_json', f', columns = {{{types}}}')} l "
-            f"{'LEFT JOIN gap g ON g.row = l.row' if missing else ''} "
-            f"WHERE event IN {_ANSWERS} GROUP BY ALL"
+            f"CREATE TABLE answer AS SELECT {', '.join(columns)} FROM (SELECT *, {alone} AS alone "
+            f"FROM {self._lines('read_json', f', columns = {{{types}}}')} "
+            f"WHERE event IN {_ANSWERS}) GROUP BY ALL"
         )
         finished = "SELECT * FROM answer WHERE finished"
         if missing or self._db.value("SELECT count(unreadable) FROM answer"):
@@ -137,7 +137,7 @@ class Events:
         self._db.rows(f"CREATE VIEW finished AS {finished}")
         if missing:
             self._db.rows(
-                "CREATE VIEW told AS SELECT file, t, event::VARCHAR AS event, row, text FROM deed "
+                "CREATE VIEW told AS SELECT file, t, event, row, text FROM deed "
                 f"WHERE event = 'dropped' UNION ALL SELECT {self._file('path')}, "
                 f"{self._time('mono', 'path')}, event, row, NULL FROM answer "
                 "WHERE mono IS NOT NULL"

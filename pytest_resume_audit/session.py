@@ -17,7 +17,7 @@ import pytest
 
 from pytest_resume_audit import known
 from pytest_resume_audit.assertions import AuditFailed
-from pytest_resume_audit.catalogue import NAMED
+from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.marker import CUSTOM, Case
 from pytest_resume_audit.options import Options, is_worker
 from pytest_resume_audit.plugin import AUDIT
@@ -399,9 +399,16 @@ def _case(item: pytest.Item) -> Case | None:
 
 
 def _is_generated(item: pytest.Item) -> bool:
-    """Whether its timeline is one of thousands, that nobody has chosen by name."""
+    """Whether its timeline is one of thousands, that nobody has chosen by name.
+
+    A marker may have some of a matrix by themselves: those whose sizes its collector has.
+    """
     case = _case(item)
-    return case is not None and case.matrix is not None and case.id not in NAMED
+    return (
+        case is not None
+        and isinstance(case.timeline, NamedTimeline)
+        and case.timeline.name not in NAMED
+    )
 
 
 def _begun(item: pytest.Item, case: Case) -> Record:

@@ -182,6 +182,30 @@ def test_named_timelines_come_first_then_a_seeded_sample(pytester: pytest.Pytest
     assert len(orders) == 3
 
 
+def test_some_of_a_matrix_are_sampled_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+        from dataclasses import replace
+        from pytest_resume_audit import FrontierCollector
+        from pytest_resume_audit.catalogue import NAMED
+
+        NAMES = ("clean", "mid-flight")
+        GENERATED = [replace(NAMED["clean"], name=f"even-ordered-{n}") for n in range(6)]
+        SIZES_IT_HAS = (*(NAMED[name] for name in NAMES), *GENERATED)
+
+        @pytest.mark.resume_audit(FrontierCollector, timelines=SIZES_IT_HAS)
+        def test_x(resume_audit):
+            resume_audit()
+        """
+    )
+    order = collected(pytester, "--resume-audit-budget=1h")
+    assert order[:2] == ["test_x[clean]", "test_x[mid-flight]"]
+    sampled = [f"test_it.py::{one}" for one in order[2:]]
+    assert len(sampled) == 6
+    assert sampled == seeded(sorted(sampled), 0) != sorted(sampled)
+
+
 @pytest.mark.usefixtures("source")
 def test_no_other_order_undoes_that_of_a_budget(pytester: pytest.Pytester) -> None:
     pytest.importorskip("pytest_randomly")

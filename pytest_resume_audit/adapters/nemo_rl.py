@@ -429,17 +429,17 @@ def lacks(setup: Setup) -> str | None:
     return None
 
 
-def timelines(name: str) -> list[str]:
-    """The names of the timelines of a matrix that NeMo RL has the sizes for, with ``SIZES``.
+def timelines(name: str) -> tuple[NamedTimeline, ...]:
+    """The timelines of a matrix that NeMo RL has the sizes for, with ``SIZES``.
 
     Args:
         name: of the matrix: ``"smoke"``, ``"nightly"`` or ``"full"``.
 
     Example:
-        >>> "mid-flight" in timelines("smoke"), "second-pass" in timelines("smoke")
-        (True, False)
+        >>> [timeline.name for timeline in timelines("smoke")][:2]
+        ['clean', 'idle-save']
     """
-    return [timeline.name for timeline in matrix(name) if _has_sizes(timeline)]
+    return tuple(timeline for timeline in matrix(name) if _has_sizes(timeline))
 
 
 def _has_sizes(timeline: NamedTimeline) -> bool:

@@ -180,14 +180,14 @@ ENGINE = ("utils.deepspeed.deepspeed", "deepspeed.DeepSpeedEngine")
 
 
 def test_what_has_not_changed_is_not_told():
-    known = Restated(ACTOR, "save_checkpoint", "'_actor' save_ckpt", "_policy")
+    known = Restated(ACTOR, "save_checkpoint", "'_actor' save_ckpt", "policy")
     assert changes_in(OpenRLHF("openrlhf_double"), [known]) == []
     assert openrlhf_double.deepspeed.DeepSpeedEngine.__name__ == "_Engine"
 
 
 def test_what_has_changed_is_told_and_by_what():
-    known = Restated(ACTOR, "save_checkpoint", "save_ckpt '_actor' strategy=", "_policy")
+    known = Restated(ACTOR, "save_checkpoint", "save_ckpt '_actor' strategy=", "policy")
     (change,) = changes_in(OpenRLHF("openrlhf_double"), [known])
     assert "PolicyModelActor.save_checkpoint is not that of OpenRLHF 0.11.2" in change
     assert "- strategy=" in change
-    assert "_policy of the adapter" in change
+    assert "policy of the adapter" in change

@@ -3,6 +3,10 @@
     tox -e openrlhf
     pytest examples/openrlhf
 
+A long run of the named timelines, and of a seeded sample of those that are generated:
+
+    OPENRLHF_MATRIX=nightly pytest examples/openrlhf -k named_timelines --resume-audit-budget 20m
+
 A step is over when the weights have gone to the engines, and by default these go there only while
 nothing is generated. So a script has all that is out answered before a save, or the run has
 ``--train.partial_rollout_enable``. It saves behind each step: ``train`` lets one through, and
@@ -11,6 +15,8 @@ nothing is generated. So a script has all that is out answered before a save, or
 """
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -31,6 +37,7 @@ if missing is None:
     load()  # it takes a while: in a life that would look like one that stands still
 
 MORE = "hand_out; finish all; "
+MATRIX = timelines(os.environ.get("OPENRLHF_MATRIX", "smoke"))
 
 
 class DeeperQueue(OpenRLHFCollector):
@@ -169,13 +176,13 @@ def test_all_is_generated_at_once(resume_audit: ResumeAudit) -> None:
     resume_audit()
 
 
-@pytest.mark.resume_audit(OpenRLHFCollector, timelines=timelines("smoke"))
+@pytest.mark.resume_audit(OpenRLHFCollector, timelines=MATRIX)
 def test_named_timelines(resume_audit: ResumeAudit) -> None:
     """Most of these save while answers are out, which it does not."""
     resume_audit()
 
 
-@pytest.mark.resume_audit(PartialRolloutCollector, timelines=timelines("smoke"))
+@pytest.mark.resume_audit(PartialRolloutCollector, timelines=MATRIX)
 def test_named_timelines_with_partial_rollouts(resume_audit: ResumeAudit) -> None:
     resume_audit()
 

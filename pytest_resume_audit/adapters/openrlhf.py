@@ -6,7 +6,8 @@ makes of options; ``PPOTrainerAsync``, ``GenerateSamplesActor``, ``TrainingActor
 saves, ``DeepspeedStrategy`` with its rotation of checkpoints, ``PromptDataset``, and torchdata's
 ``StatefulDataLoader``. The rig's are the answers, and the weights. What is stood in for, and why:
 
-- **Ray**, by threads (:mod:`~pytest_resume_audit.adapters.local_ray`): a life takes a second.
+- **Ray**, by threads (:mod:`~pytest_resume_audit.adapters.local_ray`): a life takes a second. Over
+  Ray itself, :mod:`~pytest_resume_audit.adapters.openrlhf_ray`, it takes a minute.
 - **The model server**, ``RolloutRayActor``: it answers when the timeline lets it, a prompt at a
   time, as the real one gives all samples of a prompt together.
 - **The policy's model**: loading, forward, backward and the sync of weights need a GPU. It loads
@@ -38,7 +39,7 @@ except ImportError as error:
     ) from error
 
 from pytest_resume_audit.adapters.local_ray import LocalCluster, LocalQueue, LocalRay
-from pytest_resume_audit.adapters.openrlhf_parts import load
+from pytest_resume_audit.adapters.openrlhf_parts import OpenRLHF, load
 from pytest_resume_audit.catalogue import NamedTimeline, matrix
 from pytest_resume_audit.collector import SelfDrivenCollector
 from pytest_resume_audit.fakes.prompts import Rollout
@@ -92,8 +93,13 @@ class OpenRLHFCollector(SelfDrivenCollector):
             (resume.parent / LATEST).write_text(resume.name)
         afresh = resume is None and self.latest(root) is not None
         args = self.openrlhf.arguments(_options(self.rig.setup, root, afresh, self.options))
+        self.openrlhf.replace(stand_ins(self.openrlhf, self.rig))
+        self.train(args)
+
+    def train(self, args: Any) -> None:
+        """Train with the arguments of its command line, over a Ray of threads."""
         cluster = LocalCluster()
-        self.openrlhf.replace(_stand_ins(self, cluster))
+        self.openrlhf.replace(_local_ray(self.openrlhf, self.rig, cluster))
         self.openrlhf.entry.train(args)
         cluster.end()
 
@@ -173,53 +179,55 @@ def _options(setup: Setup, root: Path, afresh: bool, more: Sequence[str]) -> lis
     ]
 
 
-def _stand_ins(collector: OpenRLHFCollector, cluster: LocalCluster) -> dict[str, dict[str, Any]]:
-    """The names in OpenRLHF's modules that mean something else in this life."""
-    openrlhf = collector.openrlhf
+def stand_ins(openrlhf: OpenRLHF, rig: Rig) -> dict[str, dict[str, Any]]:
+    """The names in OpenRLHF's modules that mean something else in each process of a life.
+
+    Args:
+        openrlhf: its modules.
+        rig: of the life.
+    """
+    return {
+        "trainer.ppo_trainer_async": {
+            "SamplesGenerator": _watched_samples(openrlhf, rig),
+            "get_tokenizer": lambda *names, **options: _NoTokenizer(),
+        },
+        "trainer.ppo_trainer": {"blending_datasets": lambda *names, **options: _rows(rig)},
+        "trainer.ray.ppo_actor": {"torch_dist_barrier_and_cuda_sync": lambda: None},
+        "utils.deepspeed": {"DeepspeedStrategy": _watched_strategy(openrlhf, rig)},
+        "utils.deepspeed.deepspeed": {"torch_dist_barrier_and_cuda_sync": lambda: None},
+    }
+
+
+def _local_ray(openrlhf: OpenRLHF, rig: Rig, cluster: LocalCluster) -> dict[str, dict[str, Any]]:
+    """The names that mean Ray, or one of its actors."""
     main = "trainer.ppo_trainer_async"
-    engines = [cluster.actors(_Engine).remote(collector.rig)]
+    engines = [cluster.actors(Engine).remote(rig)]
+    actors = ("PPOTrainerAsync", "GenerateSamplesActor", "TrainingActor", "VLLMLock")
     return {
         "cli.train_ppo_ray": {
             "ray": LocalRay,
             "create_vllm_engines": lambda *sizes, **options: engines,
-            "PolicyModelActor": cluster.actors(_policy(collector)),
+            "PolicyModelActor": cluster.actors(policy(openrlhf, rig)),
         },
         main: {
             "ray": LocalRay,
             "Queue": LocalQueue,
-            **{
-                name: cluster.actors(openrlhf.plain(main, name))
-                for name in (
-                    "PPOTrainerAsync",
-                    "GenerateSamplesActor",
-                    "TrainingActor",
-                    "VLLMLock",
-                )
-            },
-            "SamplesGenerator": _watched_samples(collector),
-            "get_tokenizer": lambda *names, **options: _NoTokenizer(),
+            **{name: cluster.actors(openrlhf.plain(main, name)) for name in actors},
         },
-        "trainer.ppo_trainer": {
-            "ray": LocalRay,
-            "blending_datasets": lambda *names, **options: _rows(collector.rig),
-        },
+        "trainer.ppo_trainer": {"ray": LocalRay},
         "trainer.ppo_utils.samples_generator": {"ray": LocalRay},
         "trainer.ppo_utils.experience_maker": {"ray": LocalRay},
         "trainer.ray.vllm_engine": {"ray": LocalRay},
         "trainer.ray.launcher": {"ray": LocalRay},
-        "trainer.ray.ppo_actor": {"torch_dist_barrier_and_cuda_sync": lambda: None},
-        "utils.deepspeed": {"DeepspeedStrategy": _watched_strategy(collector)},
-        "utils.deepspeed.deepspeed": {"torch_dist_barrier_and_cuda_sync": lambda: None},
     }
 
 
 # -- what the rig sees -----------------------------------------------------------------------------
 
 
-def _watched_strategy(collector: OpenRLHFCollector) -> Any:
+def _watched_strategy(openrlhf: OpenRLHF, rig: Rig) -> Any:
     """The strategy, whose loader is watched. A prompt's row is its label."""
-    rig = collector.rig
-    strategy = collector.openrlhf.original("utils.deepspeed.deepspeed", "DeepspeedStrategy")
+    strategy = openrlhf.original("utils.deepspeed.deepspeed", "DeepspeedStrategy")
 
     class WatchedStrategy(strategy):  # type: ignore[misc, valid-type]
         def setup_dataloader(
@@ -233,10 +241,9 @@ def _watched_strategy(collector: OpenRLHFCollector) -> Any:
     return WatchedStrategy
 
 
-def _watched_samples(collector: OpenRLHFCollector) -> Any:
+def _watched_samples(openrlhf: OpenRLHF, rig: Rig) -> Any:
     """The generator of samples, which says what enters its buffer."""
-    rig = collector.rig
-    samples = collector.openrlhf.original("trainer.ppo_utils.samples_generator", "SamplesGenerator")
+    samples = openrlhf.original("trainer.ppo_utils.samples_generator", "SamplesGenerator")
 
     class WatchedSamples(samples):  # type: ignore[misc, valid-type]
         def _generate_vllm(self, *args: Any, **kwargs: Any) -> Any:
@@ -248,10 +255,13 @@ def _watched_samples(collector: OpenRLHFCollector) -> Any:
     return WatchedSamples
 
 
-class _Engine:
+class Engine:
     """What is called of ``RolloutRayActor``.
 
     The tokens of an answer are row, generation and ticket.
+
+    Args:
+        rig: answers the prompts.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -296,11 +306,18 @@ def _rollouts(rig: Rig, experiences: Iterable[Any]) -> list[Rollout]:
     ]
 
 
-def _policy(collector: OpenRLHFCollector) -> Any:
-    """The policy's worker, whose training and saves are gates."""
-    rig = collector.rig
+def policy(openrlhf: OpenRLHF, rig: Rig) -> Any:
+    """The policy's worker, whose training and saves are gates.
 
-    class Policy(collector.openrlhf.plain("trainer.ray.ppo_actor", "PolicyModelActor")):  # type: ignore[misc]
+    Args:
+        openrlhf: its modules.
+        rig: whom it is told.
+
+    Returns:
+        A class, made with the same arguments.
+    """
+
+    class Policy(openrlhf.plain("trainer.ray.ppo_actor", "PolicyModelActor")):  # type: ignore[misc]
         def __init__(self, *world: Any) -> None:
             """Be the only rank: no address is written into the environment."""
 
@@ -308,7 +325,7 @@ def _policy(collector: OpenRLHFCollector) -> Any:
             checkpoints = strategy.args.ckpt
             self.strategy = strategy
             self.save_hf_ckpt, self.disable_ds_ckpt = checkpoints.save_hf, checkpoints.disable_ds
-            self.actor = SimpleNamespace(model=_weights(collector))
+            self.actor = SimpleNamespace(model=_weights(openrlhf, rig))
             self.trainer = SimpleNamespace(replay_buffer=[])
             self.checkpoint_states: Any = {}
             directory = Path(checkpoints.path, ACTOR)
@@ -338,10 +355,10 @@ def _policy(collector: OpenRLHFCollector) -> Any:
     return Policy
 
 
-def _weights(collector: OpenRLHFCollector) -> Any:
+def _weights(openrlhf: OpenRLHF, rig: Rig) -> Any:
     """DeepSpeed's engine, of which only the checkpoints are there."""
-    trainer = collector.rig.trainer
-    deepspeed = collector.openrlhf.module("utils.deepspeed.deepspeed").deepspeed
+    trainer = rig.trainer
+    deepspeed = openrlhf.module("utils.deepspeed.deepspeed").deepspeed
 
     class Weights(deepspeed.DeepSpeedEngine):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

@@ -70,6 +70,8 @@ def test_data_set(resume_audit: ResumeAudit, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True], ids=["ordered", "shuffled"])
+@pytest.mark.parametrize("workers", [0, 2])
 @in_all_timelines
-def test_loader(resume_audit: ResumeAudit, shuffle: bool) -> None:
-    resume_audit(LoaderAudit(partial(make_loader, 0, shuffle=shuffle), state_of="iterator"))
+def test_loader(resume_audit: ResumeAudit, workers: int, shuffle: bool) -> None:
+    """A worker is a process that is spawned: each takes seconds to import Grain."""
+    resume_audit(LoaderAudit(partial(make_loader, workers, shuffle=shuffle), state_of="iterator"))

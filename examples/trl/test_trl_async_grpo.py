@@ -25,6 +25,13 @@ AHEAD = {
     "mid-flight": "hand_out 12; finish 0-7; train; crash; restart; drain",
 }
 
+# More answers come, and are asked for, while a save is being written.
+RACES = {
+    f"races-at-{point}": "hand_out 12; finish 0-7; train; "
+    f"save racing (finish 8-11; hand_out 16) at {point}; crash; restart; drain"
+    for point in (2, 12, 24)
+}
+
 # Prompt 0 is answered when it is two versions too old.
 STALE = (
     "hand_out 5; finish 1-4; hand_out 9; finish 5-8; train; hand_out 13; finish 9-12; train; "
@@ -70,6 +77,12 @@ def test_a_run_that_is_never_interrupted(resume_audit: ResumeAudit) -> None:
 def test_the_batch_that_is_collated_ahead(resume_audit: ResumeAudit) -> None:
     """A batch counts as trained when it is collated, which is a step before it is trained."""
     assert_skipped(resume_audit(expect="lossy"), [4, 5, 6, 7])
+
+
+@pytest.mark.resume_audit(TRLCollector, timelines=RACES, life="process", deadline=60)
+def test_races_with_a_save(resume_audit: ResumeAudit) -> None:
+    """What comes meanwhile changes nothing of the position that is saved."""
+    resume_audit()
 
 
 @pytest.mark.resume_audit(

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -381,13 +381,19 @@ def _supervised(play: Play, deadline: float) -> Played:
 @contextmanager
 def _workspace() -> Iterator[Path]:
     """A directory for the checkpoints of one run, in memory where there is room."""
+    try:
+        before = os.getcwd()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            "the current directory is gone: change to one that exists before an audit (os.chdir)"
+        ) from error
     root = Path(tempfile.mkdtemp(prefix="resume-audit-", dir=_memory()))
-    before = os.getcwd()
     try:
         yield root
     finally:
         try:
-            os.chdir(before)  # a collector may have gone to its checkpoints
+            with suppress(OSError):  # it may be gone by now
+                os.chdir(before)  # a collector may have gone to its checkpoints
             shutil.rmtree(root, ignore_errors=True)
         except KeyboardInterrupt:
             shutil.rmtree(root, ignore_errors=True)

@@ -439,6 +439,28 @@ def test_nothing_is_left_of_the_checkpoints(
     assert os.getcwd() == before
 
 
+def test_a_directory_that_is_gone_is_told_of_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots, gone = tmp_path / "roots", tmp_path / "gone"
+    monkeypatch.setattr(conductor, "_memory", lambda: str(roots))
+    roots.mkdir()
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+
+    class Removes(FuturesCollector):
+        def save(self, root: Path, step: int) -> None:
+            gone.rmdir()
+            super().save(root, step)
+
+    # Removed in the middle of it, and before.
+    assert run(Removes, ONE_STEP).verdict == "lossless"
+    assert list(roots.iterdir()) == []
+    with pytest.raises(FileNotFoundError, match="the current directory is gone"):
+        run(FuturesCollector, ONE_STEP)
+    assert list(roots.iterdir()) == []
+
+
 def test_a_warning_of_the_collector_reaches_whoever_asked() -> None:
     class Warns(FuturesCollector):
         def save(self, root: Path, step: int) -> None:

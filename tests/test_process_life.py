@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.command import processes_below
 from pytest_resume_audit.lives.nursery import Nursery, children_of, nursery_of
-from pytest_resume_audit.lives.process import LifeDied
+from pytest_resume_audit.lives.process import LifeDied, ProcessLife
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rig import Rig
@@ -418,6 +419,75 @@ def test_a_process_for_the_next_life_may_be_killed():
     assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
     wait_until(lambda: len(children_of(nursery.pid)) == 1)
     assert spare not in children_of(nursery.pid)
+
+
+def test_a_life_that_is_killed_before_it_begins_is_told_of_at_once(monkeypatch):
+    def killed(self: Nursery, *payload: Any, **more: Any) -> int:
+        pid = fork(self, *payload, **more)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def silent(self: Any, *words: Any) -> None:
+        """It may have begun before it is killed: then nobody hears of it."""
+
+    fork = Nursery.fork
+    monkeypatch.setattr(Nursery, "fork", killed)
+    monkeypatch.setattr(ProcessLife, "_hear", silent)
+    report = in_process(FuturesCollector, ONE_STEP)
+    assert report.verdict == "error"
+    assert str(report.error) == "its process does not begin: killed by SIGKILL"
+    monkeypatch.undo()
+    assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
+
+
+def test_the_next_lives_begin_with_less_where_the_nursery_dies_of_learning(monkeypatch):
+    nursery_of("pytest_resume_audit.collectors.futures").close()
+    learnt: list[int] = []
+
+    def learn(self: Nursery, modules: Any) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        learnt.append(self.pid)
+        whole(self, modules)
+
+    whole = Nursery.learn
+    monkeypatch.setattr(Nursery, "learn", learn)
+    assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
+    assert learnt
+
+
+CANT_FORK = """
+import os, sys
+from pytest_resume_audit import FuturesCollector
+
+if "pytest_resume_audit.lives.nursery" in sys.orig_argv:
+    fork, asked = os.fork, []
+
+    def fork_or_fail():
+        asked.append(True)
+        if len(asked) == {fails}:
+            raise BlockingIOError("too many processes")
+        return fork()
+
+    os.fork = fork_or_fail
+
+class Forked(FuturesCollector):
+    pass
+"""
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_fork_that_fails_ends_no_other_life(fails, tmp_path, monkeypatch):
+    # The first fork is the first life, the second one waits to be the next.
+    name = f"cant_fork_number_{fails}"
+    (tmp_path / f"{name}.py").write_text(CANT_FORK.format(fails=fails))
+    monkeypatch.syspath_prepend(tmp_path)
+    collector = importlib.import_module(name).Forked
+    report = in_process(collector, ONE_STEP)
+    if fails == 1:
+        assert "too many processes" in str(report.error)
+    else:
+        assert report.verdict == "lossless"
+    assert in_process(collector, ONE_STEP).verdict == "lossless"
 
 
 @pytest.mark.parametrize("at", ["forks", "waits"])

@@ -257,7 +257,10 @@ def main(descriptor: int) -> None:
                 continue
             send(connection, (True, value))
             if what in _MORE_LIVES:  # while the one before begins to live
-                _spares.append(_Spare(connection))
+                with contextlib.suppress(
+                    OSError
+                ):  # too many processes: tried when one is asked for
+                    _spares.append(_Spare(connection))
     except (EOFError, OSError):
         for life in _lives:
             with contextlib.suppress(OSError):
@@ -276,7 +279,12 @@ class _Spare:
 
     def __init__(self, connection: Connection) -> None:
         ours, theirs = socket.socketpair()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if self.pid == 0:
             ours.close()
             connection.close()

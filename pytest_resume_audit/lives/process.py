@@ -19,7 +19,7 @@ from typing import Any
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.child import STOP
 from pytest_resume_audit.lives.local import Call
-from pytest_resume_audit.lives.nursery import nursery_of
+from pytest_resume_audit.lives.nursery import START, NurseryError, nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.remote import arrived
@@ -109,7 +109,7 @@ class ProcessLife:
             self._everything,
         )
         self._begin_process(make, payload)
-        self._has_begun(30.0)
+        self._see_it_begin()
         look = self._new_look()
         self._closing.callback(look.close)
         self._rest = Rest(self.control, look, self._deadline)
@@ -122,6 +122,19 @@ class ProcessLife:
         self._pid = self._nursery.fork(
             *payload, output=str(self._output), env={**os.environ, **more}
         )
+
+    def _see_it_begin(self) -> None:
+        """Wait until it says that it has begun.
+
+        Raises:
+            NurseryError: when it is over before, or takes too long.
+        """
+        end = time.monotonic() + START
+        while not self._has_begun(0.05):
+            over = self._is_over()
+            if over or time.monotonic() > end:
+                how = how_it_ended(self._wait()) if over else f"{START:g} s are over"
+                raise NurseryError(f"its process does not begin: {how}{self._said()}")
 
     def _has_begun(self, within: float) -> bool:
         """Wait until it says that it has begun, or is gone."""
@@ -387,7 +400,7 @@ class ProcessLife:
     def _leave_what_it_has_learnt(self) -> None:
         """Have the next lives begin with what this one has imported."""
         if not self._nursery.has_learnt:
-            with contextlib.suppress(LifeDied):
+            with contextlib.suppress(LifeDied, NurseryError):  # then they begin with less
                 self._nursery.learn(self.ask("modules", within=1.0))
 
     # -- saves ---------------------------------------------------------------------------------

@@ -15,14 +15,13 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from pytest_resume_audit.lives.child import live
 from pytest_resume_audit.lives.inquiry import die
 from pytest_resume_audit.lives.local import Call
-from pytest_resume_audit.lives.nursery import START, NurseryError, print_into
+from pytest_resume_audit.lives.nursery import print_into
 from pytest_resume_audit.lives.process import LifeDied, ProcessLife
 from pytest_resume_audit.lives.server import LISTENS
 from pytest_resume_audit.rest import FrameLook, Look
@@ -50,10 +49,6 @@ class SpawnedLife(ProcessLife):
         with contextlib.suppress(OSError):  # it is gone already, which is told of below
             pickle.dump((list(sys.path), str(self._output), payload), self._process.stdin)
             self._process.stdin.flush()
-        end = time.monotonic() + START
-        while not self._has_begun(0.05):
-            if self._is_over() or time.monotonic() > end:
-                raise NurseryError(f"its process does not begin{self._said()}")
 
     def _new_look(self) -> Look:
         return _FramesInBoth(self._ours, self.control.parked, self._frames)

@@ -693,3 +693,42 @@ def test_a_nursery_with_a_life_in_it_is_kept(tmp_path):
     assert used.wait(pid) == -signal.SIGKILL
     nursery_of("sched")
     assert not used.alive
+
+
+def test_threads_that_ask_at_once_share_a_nursery():
+    before = processes_below(os.getpid())
+    found: list[Nursery] = []
+    together = threading.Barrier(4)
+
+    def ask() -> None:
+        together.wait()
+        found.append(nursery_of("shelve"))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert {*processes_below(os.getpid())} - {*before} <= {found[0].pid, *children_of(found[0].pid)}
+
+
+def test_a_nursery_that_another_thread_has_asked_for_is_kept():
+    asked, goes_on = threading.Event(), threading.Event()
+    found: list[Nursery] = []
+
+    def ask() -> None:
+        found.append(nursery_of("json"))
+        asked.set()
+        goes_on.wait()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    asked.wait()
+    for module in ["csv", "uuid", "cmd"]:
+        nursery_of(module)
+    assert found[0].alive
+    goes_on.set()
+    thread.join()
+    nursery_of("sched")
+    assert not found[0].alive

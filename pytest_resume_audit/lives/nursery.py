@@ -26,6 +26,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.remote import receive, send
 
@@ -186,19 +187,34 @@ _nurseries: dict[tuple[str, ...], Nursery] = {}
 """Those of this process, the one used last at the end."""
 
 
+_taken: WeakKeyDictionary[threading.Thread, Nursery] = WeakKeyDictionary()
+"""The one that each thread has asked for last, though nothing of it may live yet."""
+
+_choosing = threading.Lock()
+
+
 def nursery_of(*modules: str, **env: str) -> Nursery:
     """The nursery of this session that has these modules, imported in such an environment."""
     key = (*modules, *(f"{name}={value}" for name, value in sorted(env.items())))
-    found = _nurseries.pop(key, None)
-    if found is not None and not found.alive:
-        found.close()  # it has died, or is that of the process that this one was forked from
-        found = None
-    if found is None:
-        found = Nursery(modules, env)
-    _nurseries[key] = found
-    for idle in [key for key in list(_nurseries)[:-_MOST] if not _nurseries[key].living]:
-        _nurseries.pop(idle).close()
+    with _choosing:
+        found = _nurseries.pop(key, None)
+        if found is not None and not found.alive:
+            found.close()  # it has died, or is that of the process that this one was forked from
+            found = None
+        if found is None:
+            found = Nursery(modules, env)
+        _nurseries[key] = found
+        _taken[threading.current_thread()] = found
+        for idle in [key for key in list(_nurseries)[:-_MOST] if not _needed(_nurseries[key])]:
+            _nurseries.pop(idle).close()
     return found
+
+
+def _needed(nursery: Nursery) -> bool:
+    """Whether anything of it lives, or will, as another thread has just asked for it."""
+    here = threading.current_thread()
+    others = [thread for thread in list(_taken) if thread is not here and thread.is_alive()]
+    return bool(nursery.living) or any(_taken[thread] is nursery for thread in others)
 
 
 # --- in the process itself ------------------------------------------------------------------------

@@ -115,14 +115,29 @@ class Rest:
             NotAtRest: when the deadline passes without progress.
         """
         patience = Patience(self._control, self._deadline)
-        horizon = self._deadline if conclude else POLL_HORIZON
         while True:
-            quiet = self._all_asleep(patience)
-            pollers = self._pollers(quiet, horizon)
-            if self._look.counts() != quiet:
-                patience.lose()  # one has woken while each was asked how it waits
-            elif not pollers or self._have_woken(pollers, quiet, horizon, patience):
+            at = self._at_rest(POLL_HORIZON, STEADY_ROUNDS, patience)
+            if at is not None and (
+                not conclude or self._at_rest(self._deadline, 0, patience) == at
+            ):
                 return
+
+    def _at_rest(self, horizon: float, steady_rounds: int, patience: Patience) -> int | None:
+        """Let whoever wakes within some seconds do so.
+
+        Returns:
+            How much had happened by then; None when anything has happened meanwhile.
+        """
+        quiet = self._all_asleep(patience)
+        activity = self._control.activity
+        pollers = self._pollers(quiet, horizon)
+        if self._look.counts() != quiet:
+            patience.lose()  # one has woken while each was asked how it waits
+            return None
+        enough = max(steady_rounds, len(pollers))
+        if pollers and not self._have_woken(pollers, quiet, horizon, enough, patience):
+            return None
+        return activity
 
     def _pollers(self, threads: Iterable[int], horizon: float) -> set[int]:
         """Those that wake by themselves, and soon enough."""
@@ -154,7 +169,12 @@ class Rest:
             before = counts
 
     def _have_woken(
-        self, pollers: set[int], quiet: dict[int, object], horizon: float, patience: Patience
+        self,
+        pollers: set[int],
+        quiet: dict[int, object],
+        horizon: float,
+        enough: int,
+        patience: Patience,
     ) -> bool:
         """Let all pollers wake as often as there are pollers: one may hand on to the next.
 
@@ -163,7 +183,10 @@ class Rest:
 
         What one asks of the rig from another process moves those that carry it there and back.
         A round in which others move, a worker that is asked perhaps, does not count; but when it
-        is so in every round, many of them are enough.
+        is so in every round, enough of them are enough. So it is with a poller that ends and
+        leaves another one behind each time, as a timer does that is set again.
+
+        Where there is no time for so many rounds, one has to do: each has woken once in it.
 
         Returns:
             False when anything has happened meanwhile: then all has to be looked at anew.
@@ -176,22 +199,33 @@ class Rest:
             before = self._look.counts()
             asleep = self._look.asleep()
             counts = self._look.counts()
-            if self._control.activity != activity or counts.keys() != quiet.keys():
+            if self._control.activity != activity or others - counts.keys():
                 return False
-            if asleep and counts == before:
+            still = asleep and counts == before
+            if still:
+                born = counts.keys() - seen.keys() - self._control.carriers
+                gone = pollers - counts.keys()
                 moved = {thread for thread in others if counts[thread] != seen[thread]}
-                woken = {thread for thread in pollers if counts[thread] != seen[thread]}
-                done = woken == pollers and not any(map(self._look.works, pollers))
+                poll = (pollers - gone) | born
+                woken = {t for t in poll if counts[t] != seen.get(t)}
+                works = any(map(self._look.works, poll))
+                done = woken == poll and not works
                 anew = self._pollers(moved, horizon) or (not done and self._untimed(woken))
+                others_come = len(born) != len(gone) or born - self._pollers(born, horizon)
                 if self._look.counts() == counts:  # else one has woken since
-                    if anew:
+                    if anew or (others_come and not works):
                         return False  # one polls from now on, or no more
-                    if done:
-                        rounds, steady = (0, steady + 1) if moved else (rounds + 1, steady)
-                        seen = counts
-                        if rounds == len(pollers) or steady == STEADY_ROUNDS:
+                    if done and not others_come:
+                        rounds, steady = (0, steady + 1) if moved or born else (rounds + 1, steady)
+                        pollers, seen = poll, counts
+                        if rounds == len(pollers) or steady == enough:
                             return True
-            patience.lose()
+            try:
+                patience.lose()
+            except NotAtRest:
+                if still and (rounds or steady) and not any(map(self._look.works, counts)):
+                    return True
+                raise
 
 
 class Patience:

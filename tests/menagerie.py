@@ -302,6 +302,19 @@ class BufferPoller(SleepPoller):
         super().start()
 
 
+class TimerPoller(SleepPoller):
+    """The same, in a timer that is set again each time: every wait is in a thread of its own."""
+
+    def poll(self) -> None:
+        if not self.stopping.is_set():
+            for answer in [answer for answer in self.waiting if answer.done()]:
+                self.waiting.remove(answer)
+                self.rig.buffer.add(answer.result())
+            timer = threading.Timer(0.003, self.poll)
+            timer.daemon = True
+            timer.start()
+
+
 class AsksItsWorker(SleepPoller):
     """The same; each time it asks another thread, and waits for what that one says."""
 

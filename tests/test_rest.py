@@ -222,6 +222,63 @@ def test_one_poller_may_hand_on_to_a_worker(in_proc: Life) -> None:
         assert len(groups) == number + 1
 
 
+def test_a_timer_that_is_set_again_is_one_poller(in_proc: Life) -> None:
+    # Each wait is in a thread of its own, which begins the next one and ends.
+    source: list[int] = []
+    moved: list[int] = []
+
+    def move() -> None:
+        if source:
+            moved.append(source.pop())
+        if not in_proc.over.is_set():
+            timer = threading.Timer(0.003, move)
+            timer.daemon = True
+            timer.start()
+
+    in_proc.start(move)
+    for number in range(5):
+        source.append(number)
+        in_proc.rest()
+        assert moved[-1] == number
+    in_proc.rest(conclude=True)
+
+
+def test_one_that_works_beside_a_poller_is_never_at_rest(in_proc: Life) -> None:
+    in_proc.start(lambda: polling(in_proc, lambda: time.sleep(0.01)))
+    in_proc.start(lambda: spinning(in_proc))
+    with pytest.raises(NotAtRest):
+        in_proc.rest(deadline=0.5)
+
+
+def test_a_slow_poller_that_moves_a_worker_need_not_wake_often(in_proc: Life) -> None:
+    # As a thread that logs every now and then, through a queue.
+    given: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def beat() -> None:
+        while not in_proc.over.wait(1):
+            in_proc.loops += 1
+            given.put(True)
+        given.put(False)
+
+    in_proc.start(lambda: all(iter(given.get, False)))
+    in_proc.start(beat)
+    in_proc.rest(deadline=10, conclude=True)
+    assert in_proc.loops
+
+
+def test_slow_pollers_need_wake_once_each_where_there_is_no_time_for_more(in_proc: Life) -> None:
+    woken: set[int] = set()
+
+    def poll(number: int) -> None:
+        while not in_proc.over.wait(2):
+            woken.add(number)
+
+    for number in range(3):
+        in_proc.start(lambda number=number: poll(number))
+    in_proc.rest(deadline=5, conclude=True)
+    assert woken == {0, 1, 2}
+
+
 @linux
 def test_a_poller_that_wakes_while_it_is_asked_how_it_waits() -> None:
     """By then it waits for another thread, without a limit, as one does that never polled."""

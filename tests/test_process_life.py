@@ -675,6 +675,37 @@ def test_a_life_has_the_directory_and_the_environment_of_its_test(tmp_path, monk
         assert f"in {tmp_path / name} with {name}" in capsys.readouterr().out
 
 
+def test_a_life_has_the_collector_as_it_is_now(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    skipped = []
+    for way in ("FrontierCollector", "LiveCursorCollector"):
+        (tmp_path / "written_anew.py").write_text(
+            f"from pytest_resume_audit import {way}\nclass Written({way}):\n    pass\n"
+        )
+        monkeypatch.delitem(sys.modules, "written_anew", raising=False)
+        written = importlib.import_module("written_anew").Written
+        skipped.append(in_process(written, "mid-flight").skipped)
+    assert skipped == [[], [5, 8, 9, 11]]
+
+
+def test_a_life_has_the_path_as_it_is_now(tmp_path, monkeypatch):
+    late = tmp_path / "late"
+    late.mkdir()
+    (late / "found_late.py").touch()
+    (tmp_path / "finds.py").write_text(
+        "from pytest_resume_audit import FuturesCollector\n"
+        "class Finds(FuturesCollector):\n"
+        "    def start(self):\n"
+        "        import found_late\n"
+        "        super().start()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    finds = importlib.import_module("finds").Finds
+    assert "No module named 'found_late'" in str(in_process(finds, ONE_STEP).error)
+    monkeypatch.syspath_prepend(late)
+    assert in_process(finds, ONE_STEP).verdict == "lossless"
+
+
 def test_few_nurseries_are_kept():
     modules = ["json", "csv", "uuid", "cmd"]
     found = [nursery_of(module) for module in modules]

@@ -140,7 +140,7 @@ class Nursery(Servant):
         Returns:
             Its process id.
         """
-        return self._begun(("fork", payload, output, os.getcwd(), dict(env)))
+        return self._begun(("fork", payload, output, os.getcwd(), dict(env), list(sys.path)))
 
     def run(
         self, words: Sequence[str], *, output: str, directory: str, environment: Mapping[str, str]
@@ -194,8 +194,12 @@ _choosing = threading.Lock()
 
 
 def nursery_of(*modules: str, **env: str) -> Nursery:
-    """The nursery of this session that has these modules, imported in such an environment."""
-    key = (*modules, *(f"{name}={value}" for name, value in sorted(env.items())))
+    """The nursery of this session that has these modules, imported in such an environment.
+
+    Modules whose files have changed since are others: a collector may have been written anew, and
+    loaded again, between two audits.
+    """
+    key = (*map(_as_it_is, modules), *(f"{name}={value}" for name, value in sorted(env.items())))
     with _choosing:
         found = _nurseries.pop(key, None)
         if found is not None and not found.alive:
@@ -208,6 +212,15 @@ def nursery_of(*modules: str, **env: str) -> Nursery:
         for idle in [key for key in list(_nurseries)[:-_MOST] if not _needed(_nurseries[key])]:
             _nurseries.pop(idle).close()
     return found
+
+
+def _as_it_is(module: str) -> str:
+    """A module's name, and where there is a file of it, that file and when it was written."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    with contextlib.suppress(OSError):
+        if file is not None:
+            return f"{module} from {file} of {os.stat(file).st_mtime_ns}"
+    return module
 
 
 def _needed(nursery: Nursery) -> bool:
@@ -420,13 +433,16 @@ def _become(words: list[str], output: str, directory: str, env: dict[str, str]) 
     os._exit(127)
 
 
-def _live(payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str]) -> None:
+def _live(
+    payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str], path: list[str]
+) -> None:
     """What a fork does: it is a life, and never comes back but to end as any process does."""
     from pytest_resume_audit.lives.child import live
 
     _settle(output, directory)
     os.environ.clear()
     os.environ.update(env)
+    sys.path[:] = path
     _say_at_once()
     live(*payload)
     sys.exit()  # as any process does, its own way of ending too

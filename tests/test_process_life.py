@@ -706,6 +706,75 @@ def test_a_life_has_the_path_as_it_is_now(tmp_path, monkeypatch):
     assert in_process(finds, ONE_STEP).verdict == "lossless"
 
 
+IN_A_LOOP = """
+import asyncio, threading
+from pytest_resume_audit import LiveCursorCollector
+
+{imports}
+
+class InALoop(LiveCursorCollector):
+    def start(self):
+        {late}
+        super().start()
+
+    def save(self, root, step):
+        from {package}.at_import import LOOP
+
+        async def save():
+            super(InALoop, self).save(root, step)
+
+        asyncio.run_coroutine_threadsafe(save(), LOOP).result()
+"""
+
+LOOP = """
+import asyncio, threading
+
+LOOP = asyncio.new_event_loop()
+threading.Thread(target=LOOP.run_forever, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("imported", ["ahead", "late"])
+def test_threads_that_a_module_begins_are_there_in_every_life(imported, tmp_path, monkeypatch):
+    # A fork has none of the threads of the process that has imported the module.
+    package = tmp_path / f"loop_{imported}"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "at_import.py").write_text(LOOP)
+    lines = [f"from {package.name} import at_import", "pass"]
+    imports, late = lines if imported == "ahead" else reversed(lines)
+    text = IN_A_LOOP.format(imports=imports, late=late, package=package.name)
+    (package / "collector.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    collector = importlib.import_module(f"{package.name}.collector").InALoop
+    for _ in range(2):
+        report = in_process(collector, "mid-flight", deadline=10)
+        assert (report.verdict, report.skipped) == ("lossy", [5, 8, 9, 11])
+
+
+PROCESS = """
+import subprocess
+from pytest_resume_audit import FuturesCollector
+
+CAT = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+class AsksAProcess(FuturesCollector):
+    def save(self, root, step):
+        CAT.stdin.write(b"saved\\n")
+        CAT.stdin.flush()
+        assert CAT.stdout.readline() == b"saved\\n"
+        super().save(root, step)
+"""
+
+
+def test_processes_that_a_module_begins_are_there_in_every_life(tmp_path, monkeypatch):
+    (tmp_path / "asks_a_process.py").write_text(PROCESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("asks_a_process")
+    with module.CAT:
+        assert in_process(module.AsksAProcess, FIVE_LIVES).verdict == "lossless"
+
+
 def test_few_nurseries_are_kept():
     modules = ["json", "csv", "uuid", "cmd"]
     found = [nursery_of(module) for module in modules]

@@ -112,22 +112,28 @@ class Nursery(Servant):
     """A process that forks the processes of lives.
 
     Args:
-        modules: to be imported in it, before any life begins.
+        modules: what lives are made from.
         env: what they find in the environment then, with what this process has.
+        ahead: whether they are imported in it, before any life begins, or in each life.
 
     Attributes:
         has_learnt: whether it has imported what lives import when they run.
+        spoilt: whether an import has begun threads or processes, which no fork of it has.
         living: the processes that nobody has waited for.
 
     Raises:
         NurseryError: when it doesn't come up.
     """
 
-    def __init__(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, modules: Sequence[str], env: Mapping[str, str], *, ahead: bool = True
+    ) -> None:
         super().__init__(__name__, env)
         self.has_learnt = False
         self.living: set[int] = set()
-        self._ask(("import", list(sys.path), os.getcwd(), list(modules)), START)
+        self._modules = list(modules)
+        imported = self._modules if ahead else []
+        self.spoilt: bool = self._ask(("import", list(sys.path), os.getcwd(), imported), START)
 
     def fork(self, *payload: Any, output: str, env: Mapping[str, str]) -> int:
         """Begin the process of a life.
@@ -140,7 +146,8 @@ class Nursery(Servant):
         Returns:
             Its process id.
         """
-        return self._begun(("fork", payload, output, os.getcwd(), dict(env), list(sys.path)))
+        path, modules = list(sys.path), self._modules
+        return self._begun(("fork", payload, output, os.getcwd(), dict(env), path, modules))
 
     def run(
         self, words: Sequence[str], *, output: str, directory: str, environment: Mapping[str, str]
@@ -169,7 +176,7 @@ class Nursery(Servant):
         Torch imports much of itself only when it is used, which every life would do anew.
         """
         self.has_learnt = True
-        self._ask(("learn", list(modules)), START)
+        self.spoilt = self._ask(("learn", list(modules)), START)
 
     def wait(self, pid: int) -> int:
         """Wait until a process of it has ended; how it did, as ``os.waitstatus_to_exitcode``."""
@@ -202,16 +209,28 @@ def nursery_of(*modules: str, **env: str) -> Nursery:
     key = (*map(_as_it_is, modules), *(f"{name}={value}" for name, value in sorted(env.items())))
     with _choosing:
         found = _nurseries.pop(key, None)
-        if found is not None and not found.alive:
-            found.close()  # it has died, or is that of the process that this one was forked from
-            found = None
         if found is None:
-            found = Nursery(modules, env)
+            found = _new(modules, env)
+        elif not found.alive:
+            found.close()  # it has died, or is that of the process that this one was forked from
+            found = _new(modules, env)
+        elif found.spoilt and not found.living:
+            found.close()
+            found = _new(modules, env)
+            found.has_learnt = True  # that is what has spoilt it
         _nurseries[key] = found
         _taken[threading.current_thread()] = found
         for idle in [key for key in list(_nurseries)[:-_MOST] if not _needed(_nurseries[key])]:
             _nurseries.pop(idle).close()
     return found
+
+
+def _new(modules: Sequence[str], env: Mapping[str, str]) -> Nursery:
+    nursery = Nursery(modules, env)
+    if nursery.spoilt:
+        nursery.close()
+        nursery = Nursery(modules, env, ahead=False)
+    return nursery
 
 
 def _as_it_is(module: str) -> str:
@@ -363,7 +382,7 @@ _spares: list[_Spare] = []
 """One, at the most."""
 
 
-def _import(path: list[str], directory: str, modules: list[str]) -> None:
+def _import(path: list[str], directory: str, modules: list[str]) -> bool:
     from pytest_resume_audit.lives import child  # noqa: F401
     from pytest_resume_audit.rest import interpreter_lock
 
@@ -378,9 +397,10 @@ def _import(path: list[str], directory: str, modules: list[str]) -> None:
     _prctl(_PR_SET_PDEATHSIG, 0)
     gc.collect()
     gc.freeze()
+    return threading.active_count() > 1 or bool(children_of(os.getpid()))
 
 
-def _learn(modules: list[str]) -> None:
+def _learn(modules: list[str]) -> bool:
     while _spares:
         _spares.pop().end()
     for module in modules:
@@ -390,6 +410,7 @@ def _learn(modules: list[str]) -> None:
                 importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    return threading.active_count() > 1
 
 
 def _wait(pid: int) -> int:
@@ -434,7 +455,12 @@ def _become(words: list[str], output: str, directory: str, env: dict[str, str]) 
 
 
 def _live(
-    payload: tuple[Any, ...], output: str, directory: str, env: dict[str, str], path: list[str]
+    payload: tuple[Any, ...],
+    output: str,
+    directory: str,
+    env: dict[str, str],
+    path: list[str],
+    modules: list[str],
 ) -> None:
     """What a fork does: it is a life, and never comes back but to end as any process does."""
     from pytest_resume_audit.lives.child import live
@@ -444,6 +470,8 @@ def _live(
     os.environ.update(env)
     sys.path[:] = path
     _say_at_once()
+    for module in modules:
+        importlib.import_module(module)  # which may have been done ahead
     live(*payload)
     sys.exit()  # as any process does, its own way of ending too
 

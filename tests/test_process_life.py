@@ -775,6 +775,24 @@ def test_processes_that_a_module_begins_are_there_in_every_life(tmp_path, monkey
         assert in_process(module.AsksAProcess, FIVE_LIVES).verdict == "lossless"
 
 
+@pytest.mark.parametrize("raised", ["SystemExit(4)", "EOFError('no more')"])
+def test_a_module_that_raises_there_is_named(raised, tmp_path, monkeypatch):
+    name = f"raises_{raised.partition('(')[0]}"
+    (tmp_path / f"{name}.py").write_text(
+        "import sys\n"
+        "from pytest_resume_audit import FuturesCollector\n"
+        "class Imported(FuturesCollector):\n"
+        "    pass\n"
+        "if 'pytest_resume_audit.lives.nursery' in sys.orig_argv:\n"
+        f"    raise {raised}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    report = in_process(importlib.import_module(name).Imported, ONE_STEP)
+    error = eval(raised)
+    said = f"the collector's module {name!r} raised {type(error).__name__}: {error}"
+    assert (report.verdict, said in str(report.error)) == ("error", True)
+
+
 def test_few_nurseries_are_kept():
     modules = ["json", "csv", "uuid", "cmd"]
     found = [nursery_of(module) for module in modules]

@@ -393,6 +393,9 @@ def _import(path: list[str], directory: str, modules: list[str]) -> bool:
             importlib.import_module(module)
         except ImportError as error:
             raise ImportError(f"{error}. {UNKNOWN.format(module=module)}") from error
+        except (Exception, SystemExit) as error:
+            why = f"the collector's module {module!r} raised {type(error).__name__}: {error}"
+            raise ImportError(why) from error
     interpreter_lock()  # its forks have it at the same address
     _prctl(_PR_SET_PDEATHSIG, 0)
     gc.collect()

@@ -305,10 +305,7 @@ def main(descriptor: int) -> None:
                 continue
             send(connection, (True, value))
             if what in _MORE_LIVES:  # while the one before begins to live
-                with contextlib.suppress(
-                    OSError
-                ):  # too many processes: tried when one is asked for
-                    _spares.append(_Spare(connection))
+                _have_one_to_spare(connection)
     except (EOFError, OSError):
         for life in _lives:
             with contextlib.suppress(OSError):
@@ -351,6 +348,11 @@ class _Spare:
         """It is not needed any more."""
         self._connection.close()
         os.waitpid(self.pid, 0)
+
+
+def _have_one_to_spare(connection: Connection) -> None:
+    with contextlib.suppress(OSError):  # too many processes: tried again when one is asked for
+        _spares.append(_Spare(connection))
 
 
 def _begin(connection: Connection, what: str, words: list[Any]) -> int:

@@ -251,6 +251,17 @@ def test_a_shell_that_does_not_wait_has_ended_too_early(tmp_path):
     assert run(Command([str(script), "{checkpoints}"]), SAVED).verdict == "lossless"
 
 
+def test_one_that_becomes_another_program_meanwhile_is_seen_to_go_on(tmp_path):
+    # Five programs, one after the other: at any of these moments it may be looked at.
+    script = tmp_path / "train.sh"
+    program = f"exec env MORE=4 env MORE=3 env MORE=2 python {SCRIPTS / 'odd.py'}"
+    script.write_text(f'#!/bin/sh\n({program} Training "$1") &\n')
+    script.chmod(0o755)
+    for _ in range(5):
+        report = run(Command([str(script), "{checkpoints}"]), SAVED)
+        assert "a process that it has started goes on with the training" in str(report.error)
+
+
 # --- faults that a death brings about -----------------------------------------------------------
 
 

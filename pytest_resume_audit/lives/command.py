@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -268,10 +269,14 @@ class CommandLife(ProcessLife):
             return any(waiter.thread in threads for waiter in self.control.waiters)
 
     def _is_ours(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-            return pid != self._pid and self.server.key.hex().encode() in environment
-        return False
+        """Whether a process was started by the command; it is not the command itself."""
+        end = time.monotonic() + A_WHILE
+        environment = b""
+        # While it becomes another program it has none.
+        while not environment and not is_over(pid) and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+        return pid != self._pid and self.server.key.hex().encode() in environment
 
     def _why_it_failed(self, code: int) -> BaseException | None:
         if self._stopping and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):

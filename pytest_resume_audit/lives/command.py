@@ -264,7 +264,8 @@ class CommandLife(ProcessLife):
         self._look.begin(*left)
         with contextlib.suppress(NotAtRest):
             self._rest.wait()
-        threads = set[int]().union(*map(threads_of, left))
+        all_of_them = [pid for root in left for pid in (root, *processes_below(root))]
+        threads = set[int]().union(*map(threads_of, all_of_them))
         with self.control.lock:
             return any(waiter.thread in threads for waiter in self.control.waiters)
 

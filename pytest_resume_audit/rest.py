@@ -472,10 +472,9 @@ def _probe() -> int | None:
     interval = sys.getswitchinterval()
     file = os.open(f"{_TASKS}/{thread.native_id}/syscall", os.O_RDONLY)
     try:
-        while (waits := _words(os.pread(file, 256, 0))[:1]) != [_FUTEX]:
-            if waits and waits[0] not in _WAITS:
+        while not (before := _words(os.pread(file, 256, 0))) or before[0] != _FUTEX:
+            if before and before[0] not in _WAITS:
                 return None
-        before = _words(os.pread(file, 256, 0))
         sys.setswitchinterval(1)
         told.release()
         end = time.monotonic() + 0.5

@@ -144,10 +144,6 @@ class Rest:
         waits = {thread: self._look.timed_wait(thread) for thread in threads}
         return {thread for thread, left in waits.items() if left is not None and left <= horizon}
 
-    def _untimed(self, threads: set[int]) -> bool:
-        """Whether any of them does not wake by itself."""
-        return any(self._look.timed_wait(thread) is None for thread in threads)
-
     def _all_asleep(self, patience: Patience) -> dict[int, object]:
         """The run counts, once all are found asleep between two equal counts.
 
@@ -210,7 +206,9 @@ class Rest:
                 woken = {t for t in poll if counts[t] != seen.get(t)}
                 works = any(map(self._look.works, poll))
                 done = woken == poll and not works
-                anew = self._pollers(moved, horizon) or (not done and self._untimed(woken))
+                anew = self._pollers(moved, horizon) or (
+                    not done and any(self._look.timed_wait(thread) is None for thread in woken)
+                )
                 others_come = len(born) != len(gone) or born - self._pollers(born, horizon)
                 if self._look.counts() == counts:  # else one has woken since
                     if anew or (others_come and not works):

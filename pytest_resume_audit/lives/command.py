@@ -14,7 +14,7 @@ from typing import Any
 from pytest_resume_audit.command import Command, CommandRefused
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.local import Call
-from pytest_resume_audit.lives.nursery import children_of, nursery_of
+from pytest_resume_audit.lives.nursery import children_of, content_of, nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.process import A_WHILE, LifeDied, ProcessLife, how_it_ended, is_over
 from pytest_resume_audit.lives.reported import AT_SAVES, Reported
@@ -271,13 +271,14 @@ class CommandLife(ProcessLife):
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process was started by the command; it is not the command itself."""
+        if pid == self._pid:
+            return False
         end = time.monotonic() + A_WHILE
-        environment = b""
-        # While it becomes another program it has none.
-        while not environment and not is_over(pid) and time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
-        return pid != self._pid and self.server.key.hex().encode() in environment
+        # While it becomes another program it has no environment.
+        while not (environment := content_of(pid, "environ")):
+            if is_over(pid) or time.monotonic() > end:
+                return False
+        return self.server.key.hex().encode() in environment
 
     def _why_it_failed(self, code: int) -> BaseException | None:
         if self._stopping and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):

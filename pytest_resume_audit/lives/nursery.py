@@ -25,6 +25,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -283,6 +284,14 @@ def _listed_children(pid: int) -> list[int]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as children:
             found += [int(child) for child in children.read().split()]
     return found
+
+
+def content_of(pid: int, name: str) -> bytes:
+    """What a file of a process in ``/proc`` says; nothing where there is no answer any more."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def main(descriptor: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.child import STOP
 from pytest_resume_audit.lives.local import Call
-from pytest_resume_audit.lives.nursery import START, NurseryError, nursery_of
+from pytest_resume_audit.lives.nursery import START, NurseryError, content_of, nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.remote import arrived
@@ -489,11 +489,8 @@ def _print(text: str) -> None:
 
 def is_over(pid: int) -> bool:
     """Whether a process has ended, if it is not waited for yet."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return True
-    return state[state.rindex(b")") + 2 :][:1] in (b"Z", b"X")
+    state = content_of(pid, "stat")
+    return not state or state[state.rindex(b")") + 2 :][:1] in (b"Z", b"X")
 
 
 def _modules(make: Make) -> list[str]:

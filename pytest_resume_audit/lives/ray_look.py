@@ -14,9 +14,8 @@ import contextlib
 import itertools
 import os
 import time
-from pathlib import Path
 
-from pytest_resume_audit.lives.nursery import children_of
+from pytest_resume_audit.lives.nursery import children_of, content_of
 from pytest_resume_audit.lives.ray_cluster import Cluster
 from pytest_resume_audit.lives.ray_host import TAG
 from pytest_resume_audit.rest import ProcLook
@@ -52,22 +51,14 @@ def workers_of(life: str, cluster: Cluster) -> tuple[set[int], bool]:
     context = f'"{TAG}": "{life}"'.encode()
     found, unclear = set(), False
     for child in children_of(cluster.raylet):
-        if tag in _content(child, "environ"):
+        if tag in content_of(child, "environ"):
             found.add(child)
-            unclear |= not _content(child, "comm").startswith(b"ray::")
+            unclear |= not content_of(child, "comm").startswith(b"ray::")
         else:
-            command = _content(child, "cmdline")
+            command = content_of(child, "cmdline")
             # Nothing is there while it becomes a program, and once it has begun to end.
             unclear |= not command or context in command or b"/raylet/raylet" in command
     return found, unclear
-
-
-def _content(process: int, name: str) -> bytes:
-    """What a file of a process says; nothing where the system has no answer any more."""
-    try:
-        return Path(f"/proc/{process}/{name}").read_bytes()
-    except OSError:
-        return b""
 
 
 class RayLook:
@@ -105,7 +96,7 @@ class RayLook:
         self._carriers = [self._raylet, _RayProcess(cluster.gcs, parked)]
         for child in children_of(cluster.raylet):
             with contextlib.suppress(OSError):
-                if _content(child, "comm").strip() == _AGENT:
+                if content_of(child, "comm").strip() == _AGENT:
                     self._carriers.append(_RayProcess(child, parked))
         self._drivers = [] if driver is None else [_RayProcess(driver, parked, driver_lock)]
         self._workers: dict[int, _RayProcess] = {}

@@ -209,16 +209,15 @@ def nursery_of(*modules: str, **env: str) -> Nursery:
     """
     key = (*map(_as_it_is, modules), *(f"{name}={value}" for name, value in sorted(env.items())))
     with _choosing:
-        found = _nurseries.pop(key, None)
+        found = kept = _nurseries.pop(key, None)
+        # It may have died, or be that of the process that this one was forked from.
+        if kept is not None and (not kept.alive or (kept.spoilt and not kept.living)):
+            kept.close()
+            found = None
         if found is None:
             found = _new(modules, env)
-        elif not found.alive:
-            found.close()  # it has died, or is that of the process that this one was forked from
-            found = _new(modules, env)
-        elif found.spoilt and not found.living:
-            found.close()
-            found = _new(modules, env)
-            found.has_learnt = True  # that is what has spoilt it
+            # What it has learnt is what has spoilt the one before.
+            found.has_learnt = kept is not None and kept.spoilt
         _nurseries[key] = found
         _taken[threading.current_thread()] = found
         for idle in [key for key in list(_nurseries)[:-_MOST] if not _needed(_nurseries[key])]:

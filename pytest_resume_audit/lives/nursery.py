@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pytest_resume_audit.lives.pages import gather
 from pytest_resume_audit.remote import receive, send
 
 START = 120.0
@@ -408,8 +409,7 @@ def _import(path: list[str], directory: str, modules: list[str]) -> bool:
             raise ImportError(why) from error
     interpreter_lock()  # its forks have it at the same address
     _prctl(_PR_SET_PDEATHSIG, 0)
-    gc.collect()
-    gc.freeze()
+    _settle_memory()
     return threading.active_count() > 1 or bool(children_of(os.getpid()))
 
 
@@ -421,9 +421,15 @@ def _learn(modules: list[str]) -> bool:
             # It may be one that only its package can import.
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(module)
+    _settle_memory()
+    return threading.active_count() > 1
+
+
+def _settle_memory() -> None:
+    """Have as little of it as possible be copied for each fork."""
     gc.collect()
     gc.freeze()
-    return threading.active_count() > 1
+    gather()
 
 
 def _wait(pid: int) -> int:

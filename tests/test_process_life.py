@@ -213,6 +213,11 @@ def test_a_stop_is_a_sigterm_that_the_collector_hears_of():
     assert str(killed.error) == "'it was not stopped'" or "it was not stopped" in str(killed.error)
 
 
+def test_a_stop_is_heard_of_whichever_thread_the_system_gives_the_signal_to():
+    report = in_process(dying.HearsElsewhere, ONE_STEP.replace("crash", "stop"), deadline=5)
+    assert report.verdict == "lossless", report
+
+
 def test_what_a_life_prints_is_printed_here(capsys):
     report = in_process(dying.LeavesAProcess, ONE_STEP)
     assert report.verdict == "lossless"

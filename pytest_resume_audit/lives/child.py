@@ -7,6 +7,7 @@ import faulthandler
 import os
 import pickle
 import signal
+import socket
 import threading
 import warnings
 from collections.abc import Callable
@@ -61,11 +62,33 @@ class _Life:
         """Do what is said, in the main thread, until it is stopped."""
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+            said = self._hear_of_signals()
             if hasattr(os, "register_at_fork"):
-                _leave_forks_alone(self._terminated)
+                _leave_forks_alone(self._terminated, said)
         self._line.on_command = self._command
         self._line.tell("begun", os.getpid(), interpreter_lock())
         self._helper.run()
+
+    def _hear_of_signals(self) -> int:
+        """Have the main thread see to each signal.
+
+        The system gives it to any thread, where Python takes note of it, and leaves a main thread
+        asleep that waits for a lock.
+
+        Returns:
+            The descriptor that Python writes to with each signal.
+        """
+        heard, said = socket.socketpair()
+        said.setblocking(False)
+        descriptor = said.detach()
+        signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+
+        def wake() -> None:
+            while heard.recv(4096):
+                self._helper.wake()
+
+        threading.Thread(target=wake, name="resume-audit signals", daemon=True).start()
+        return descriptor
 
     def _terminated(self, number: int, frame: object) -> None:
         # Not here: the handler may have come in the middle of what it would wait for.
@@ -147,7 +170,7 @@ def _needed(call: Call) -> Any:
     return call.result if isinstance(call.result, type) else None
 
 
-def _leave_forks_alone(handler: Callable[[int, Any], None]) -> None:
+def _leave_forks_alone(handler: Callable[[int, Any], None], said: int) -> None:
     """Have forks that the collector makes, such as workers of a pool, end by a SIGTERM as any does.
 
     One that comes as a fork begins would be lost: Python forgets what its parent has not handled.
@@ -163,6 +186,8 @@ def _leave_forks_alone(handler: Callable[[int, Any], None]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
 
     def in_the_fork() -> None:
+        if (others := signal.set_wakeup_fd(-1)) != said:
+            signal.set_wakeup_fd(others)
         if signal.getsignal(signal.SIGTERM) == handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         behind()

@@ -361,12 +361,21 @@ class Helper:
         with self._control.lock:
             self._control.activity += 1
             self.busy = True
-            self._jobs.append(job)
+            self._add(job)
+
+    def wake(self) -> None:
+        """Have its thread go on if it stands still, though there is nothing to do."""
+        with self._control.lock:
             if self._idle:
-                self._idle = False
-                if self.thread.native_id is not None:
-                    self._control.parked.discard(self.thread.native_id)
-                self._signal.release()
+                self._add(lambda: None)
+
+    def _add(self, job: Callable[[], None] | None) -> None:
+        self._jobs.append(job)
+        if self._idle:
+            self._idle = False
+            if self.thread.native_id is not None:
+                self._control.parked.discard(self.thread.native_id)
+            self._signal.release()
 
     def close(self) -> None:
         """Let it end, once its jobs are done."""
@@ -406,6 +415,10 @@ class LoopHelper(Helper):
             self.busy = True
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin, job)
+
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(lambda: None)
 
     def close(self) -> None:
         """Let its loop end."""

@@ -283,13 +283,14 @@ def test_slow_pollers_need_wake_once_each_where_there_is_no_time_for_more(in_pro
 def test_a_poller_that_wakes_while_it_is_asked_how_it_waits() -> None:
     """By then it waits for another thread, without a limit, as one does that never polled."""
     asks, answered = held(), held()
-    may_answer = threading.Event()
+    may_ask, may_answer = threading.Event(), threading.Event()
 
     def poll() -> None:
         while not life.over.is_set():
             threading.Event().wait(0.01)
-            asks.release()
-            answered.acquire()
+            if may_ask.is_set():
+                asks.release()
+                answered.acquire()
 
     def answer() -> None:
         while asks.acquire() and not life.over.is_set():
@@ -302,6 +303,7 @@ def test_a_poller_that_wakes_while_it_is_asked_how_it_waits() -> None:
 
         def timed_wait(self, thread: int) -> float | None:
             while thread == poller and not self.asked:
+                may_ask.set()
                 self.asked = super().timed_wait(thread) is None
             return super().timed_wait(thread)
 

@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pytest_resume_audit.control import Control
@@ -130,7 +130,7 @@ class Rest:
         """
         quiet = self._all_asleep(patience)
         activity = self._control.activity
-        pollers = self._pollers(quiet, horizon)
+        pollers = {thread for thread in quiet if _polls(self._look, thread, horizon)}
         if self._look.counts() != quiet:
             patience.lose()  # one has woken while each was asked how it waits
             return None
@@ -138,11 +138,6 @@ class Rest:
         if pollers and not self._have_woken(pollers, quiet, horizon, enough, patience):
             return None
         return activity
-
-    def _pollers(self, threads: Iterable[int], horizon: float) -> set[int]:
-        """Those that wake by themselves, and soon enough."""
-        waits = {thread: self._look.timed_wait(thread) for thread in threads}
-        return {thread for thread, left in waits.items() if left is not None and left <= horizon}
 
     def _all_asleep(self, patience: Patience) -> dict[int, object]:
         """The run counts, once all are found asleep between two equal counts.
@@ -174,56 +169,119 @@ class Rest:
     ) -> bool:
         """Let all pollers wake as often as there are pollers: one may hand on to the next.
 
-        One that has woken may wait for the interpreter, and has done nothing yet. So they wake
-        round after round, and a round is over when each has woken in it and is asleep again.
-
-        What one asks of the rig from another process moves those that carry it there and back.
-        A round in which others move, a worker that is asked perhaps, does not count; but when it
-        is so in every round, enough of them are enough. So it is with a poller that ends and
-        leaves another one behind each time, as a timer does that is set again.
-
         Where there is no time for so many rounds, one has to do: each has woken once in it.
 
         Returns:
             False when anything has happened meanwhile: then all has to be looked at anew.
         """
-        activity = self._control.activity
         others = quiet.keys() - pollers - self._control.carriers
-        rounds = steady = 0
-        seen = quiet
-        while True:
-            before = self._look.counts()
-            asleep = self._look.asleep()
-            counts = self._look.counts()
-            if self._control.activity != activity or others - counts.keys():
-                return False
-            still = asleep and counts == before
-            if still:
-                born = counts.keys() - seen.keys() - self._control.carriers
-                gone = pollers - counts.keys()
-                moved = {thread for thread in others if counts[thread] != seen[thread]}
-                poll = (pollers - gone) | born
-                woken = {t for t in poll if counts[t] != seen.get(t)}
-                works = any(map(self._look.works, poll))
-                done = woken == poll and not works
-                anew = self._pollers(moved, horizon) or (
-                    not done and any(self._look.timed_wait(thread) is None for thread in woken)
-                )
-                others_come = len(born) != len(gone) or born - self._pollers(born, horizon)
-                if self._look.counts() == counts:  # else one has woken since
-                    if anew or (others_come and not works):
-                        return False  # one polls from now on, or no more
-                    if done and not others_come:
-                        rounds, steady = (0, steady + 1) if moved or born else (rounds + 1, steady)
-                        pollers, seen = poll, counts
-                        if rounds == len(pollers) or steady == enough:
-                            return True
+        rounds = _Rounds(self._look, self._control, pollers, others, quiet, horizon, enough)
+        while (over := rounds.look()) is None:
             try:
                 patience.lose()
             except NotAtRest:
-                if still and (rounds or steady) and not any(map(self._look.works, counts)):
+                if rounds.one_does():
                     return True
                 raise
+        return over
+
+
+def _polls(look: Look, thread: int, horizon: float) -> bool:
+    """Whether a sleeping thread wakes by itself, and soon enough."""
+    left = look.timed_wait(thread)
+    return left is not None and left <= horizon
+
+
+class _Rounds:
+    """Counts rounds in which every poller wakes.
+
+    One that has woken may wait for the interpreter, and has done nothing yet. So a round is over
+    when each has woken in it and is asleep again.
+
+    What one asks of the rig from another process moves those that carry it there and back.
+    A round in which others move, a worker that is asked perhaps, does not count; but when it
+    is so in every round, enough of them are enough. So it is with a poller that ends and
+    leaves another one behind each time, as a timer does that is set again.
+
+    Args:
+        look: at the threads of a life.
+        control: the life.
+        pollers: its threads that wake by themselves.
+        others: those that don't, but for what carries messages.
+        quiet: what the counts of all of them were when all were asleep.
+        horizon: seconds within which a poller wakes.
+        enough: rounds that do where others move in each.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        control: Control,
+        pollers: set[int],
+        others: set[int],
+        quiet: dict[int, object],
+        horizon: float,
+        enough: int,
+    ) -> None:
+        self._look = look
+        self._control = control
+        self._activity = control.activity
+        self._pollers = pollers
+        self._others = others
+        self._seen = quiet
+        self._horizon = horizon
+        self._enough = enough
+        self._rounds = self._steady = 0
+        self._counts = quiet
+        self._still = False
+
+    def look(self) -> bool | None:
+        """Look once.
+
+        Returns:
+            Whether there were rounds enough; False when anything has happened, None while they
+            go on.
+        """
+        before = self._look.counts()
+        asleep = self._look.asleep()
+        self._counts = self._look.counts()
+        self._still = asleep and self._counts == before
+        if self._control.activity != self._activity or self._others - self._counts.keys():
+            return False
+        return self._all_still() if self._still else None
+
+    def _all_still(self) -> bool | None:
+        counts, seen = self._counts, self._seen
+        born = counts.keys() - seen.keys() - self._control.carriers
+        gone = self._pollers - counts.keys()
+        moved = {thread for thread in self._others if counts[thread] != seen[thread]}
+        pollers = (self._pollers - gone) | born
+        woken = {thread for thread in pollers if counts[thread] != seen.get(thread)}
+        works = any(map(self._look.works, pollers))
+        done = woken == pollers and not works
+        begun = any(map(self._polls, moved))
+        ended = not done and any(self._look.timed_wait(thread) is None for thread in woken)
+        others_come = len(born) != len(gone) or not all(map(self._polls, born))
+        if self._look.counts() != counts:
+            return None  # one has woken while each was asked how it waits
+        if begun or ended or (others_come and not works):
+            return False
+        if not done or others_come:
+            return None
+        if moved or born:
+            self._rounds, self._steady = 0, self._steady + 1
+        else:
+            self._rounds += 1
+        self._pollers, self._seen = pollers, counts
+        return True if self._rounds == len(pollers) or self._steady == self._enough else None
+
+    def _polls(self, thread: int) -> bool:
+        return _polls(self._look, thread, self._horizon)
+
+    def one_does(self) -> bool:
+        """Whether there was one round at least, and nobody is about to do anything."""
+        once = self._rounds or self._steady
+        return bool(self._still and once and not any(map(self._look.works, self._counts)))
 
 
 class Patience:

@@ -35,7 +35,7 @@ from pytest_resume_audit import (
 from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.command import processes_below
-from pytest_resume_audit.lives.nursery import Nursery, children_of, nursery_of
+from pytest_resume_audit.lives.nursery import Nursery, _end_orphans, children_of, nursery_of
 from pytest_resume_audit.lives.process import LifeDied, ProcessLife
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.numbering import Numbering
@@ -424,6 +424,19 @@ def test_a_process_for_the_next_life_may_be_killed():
     assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
     wait_until(lambda: len(children_of(nursery.pid)) == 1)
     assert spare not in children_of(nursery.pid)
+
+
+def test_what_may_not_be_killed_is_not_tried_for_ever(monkeypatch):
+    tried = []
+
+    def of_another_user(pid: int, sign: int) -> None:
+        tried.append(pid)
+        raise PermissionError
+
+    monkeypatch.setattr("pytest_resume_audit.lives.nursery.children_of", lambda _: [1, 2])
+    monkeypatch.setattr(os, "kill", of_another_user)
+    _end_orphans()
+    assert sorted(tried) == [1, 2]
 
 
 def test_a_life_that_is_killed_before_it_begins_is_told_of_at_once(monkeypatch):

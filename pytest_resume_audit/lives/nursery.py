@@ -441,11 +441,16 @@ def _wait(pid: int) -> int:
 
 def _end_orphans() -> None:
     """End what a life has started in sessions of its own: all of it are this one's children now."""
-    while orphans := set(children_of(os.getpid())) - _lives - {spare.pid for spare in _spares}:
+    kept = _lives | {spare.pid for spare in _spares}
+    while orphans := set(children_of(os.getpid())) - kept:
         for orphan in orphans:
-            with contextlib.suppress(OSError):
+            try:
                 os.kill(orphan, signal.SIGKILL)
                 os.waitpid(orphan, 0)
+            except PermissionError:
+                kept.add(orphan)  # it has become another user
+            except (ProcessLookupError, ChildProcessError):
+                continue
 
 
 _REQUESTS: dict[str, Callable[..., Any]] = {

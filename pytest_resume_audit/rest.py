@@ -62,6 +62,9 @@ class Look(Protocol):
     def works(self, thread: int) -> bool:
         """Whether a thread has woken, or only sleeps until it gets the interpreter."""
 
+    def only_polls(self) -> bool:
+        """Whether all that runs only looks for work, where no thread can be asked how it waits."""
+
     def close(self) -> None:
         """Give back what the look holds open."""
 
@@ -130,6 +133,8 @@ class Rest:
         """
         quiet = self._all_asleep(patience)
         activity = self._control.activity
+        if quiet is None:
+            return activity
         pollers = {thread for thread in quiet if _polls(self._look, thread, horizon)}
         if self._look.counts() != quiet:
             patience.lose()  # one has woken while each was asked how it waits
@@ -139,25 +144,32 @@ class Rest:
             return None
         return activity
 
-    def _all_asleep(self, patience: Patience) -> dict[int, object]:
+    def _all_asleep(self, patience: Patience) -> dict[int, object] | None:
         """The run counts, once all are found asleep between two equal counts.
 
         A thread that ran before it was found asleep has another count afterwards, so nobody
         was awake at the moment in between to wake another.
+
+        Returns:
+            None where some are awake, and do no more than look for work.
         """
         before = self._look.counts()
         while True:
             activity = self._control.activity
-            # Who has the lock may be parked already, and others wait for it to be given back.
-            asleep = (
-                self._look.asleep() and not self._control.inside and not self._control.lock.locked()
-            )
+            asleep = self._look.asleep() and self._nobody_is_inside()
             counts = self._look.counts()
             if asleep and counts == before and activity == self._control.activity:
                 return counts
             if not asleep:
                 patience.lose()
+                polls = patience.waited > POLL_HORIZON and self._look.only_polls()
+                if polls and self._nobody_is_inside() and activity == self._control.activity:
+                    return None
             before = counts
+
+    def _nobody_is_inside(self) -> bool:
+        # Who has the lock may be parked already, and others wait for it to be given back.
+        return not self._control.inside and not self._control.lock.locked()
 
     def _have_woken(
         self,
@@ -298,16 +310,20 @@ class Patience:
         self._activity = control.activity
         self._since = time.monotonic()
 
+    @property
+    def waited(self) -> float:
+        """Seconds since the last progress that was seen."""
+        return time.monotonic() - self._since
+
     def lose(self) -> None:
         """Wait a little.
 
         Raises:
             NotAtRest: when there has been no progress for too long.
         """
-        now = time.monotonic()
         if self._control.activity != self._activity:
-            self._activity, self._since = self._control.activity, now
-        waited = now - self._since
+            self._activity, self._since = self._control.activity, time.monotonic()
+        waited = self.waited
         if waited > self._deadline:
             raise NotAtRest
         # Short at first, since most of what is let through is done at once.
@@ -481,6 +497,10 @@ class ProcLook:
         except (OSError, KeyError):
             return True
         return not call or _for_interpreter(call, self._lock_at())
+
+    def only_polls(self) -> bool:
+        """Not of interest here: each thread is asked how it waits."""
+        return False
 
     def close(self) -> None:
         """Give back what the look holds open."""
@@ -658,6 +678,10 @@ class SeveralLooks:
         """Whether a thread has woken, or only sleeps until it gets its interpreter."""
         return self._of(thread).works(thread)
 
+    def only_polls(self) -> bool:
+        """Not of interest here: each thread is asked how it waits."""
+        return False
+
     def _of(self, thread: int) -> ProcLook:
         return next((look for look in self._looks if look.has(thread)), self._looks[0])
 
@@ -714,6 +738,22 @@ class FrameLook:
     def works(self, thread: int) -> bool:
         """Not known here either."""
         return False
+
+    def only_polls(self) -> bool:
+        """Whether all that runs only looks for work.
+
+        So it is where it computes for less than a quarter of what a single thread could have had,
+        for as long as any that polls may take to look again.
+        """
+        kept = _kept_waiting()
+        began, worked = time.monotonic(), self._worked()
+        time.sleep(max(1.5 * POLL_HORIZON, 10 * kept))
+        most = _BURST / (_BURST + kept) * (time.monotonic() - began) / 4
+        return 0 <= self._worked() - worked < most  # less than nothing: it has not answered
+
+    def _worked(self) -> float:
+        """Seconds that the process has computed."""
+        return time.process_time()
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -354,6 +354,24 @@ def test_one_that_works_is_never_at_rest(life: Life) -> None:
         life.rest(deadline=0.3)
 
 
+def test_one_that_polls_is_at_rest_when_it_has_found_nothing_for_a_while(life: Life) -> None:
+    to_do: list[int] = []
+
+    def poll() -> None:
+        while not life.over.wait(0.002):
+            for number in list(to_do):
+                to_do.remove(number)
+                life.control.activity += 1
+                if number:
+                    to_do.append(number - 1)
+
+    life.start(poll)
+    life.rest(conclude=True)
+    to_do.append(20)
+    life.rest()
+    assert not to_do
+
+
 def test_a_call_that_is_let_through_is_not_at_rest(life: Life) -> None:
     with life.control.granted(), pytest.raises(NotAtRest):
         life.rest(deadline=0.1)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import dying
+import menagerie
 import pytest
 from test_inside_a_save import IN_PLACE, InPlace
 from test_process_life import ONE_STEP, held_by_this_process, is_running, wait_until
 
-from pytest_resume_audit import FrontierCollector, LiveCursorCollector, play, run
+from pytest_resume_audit import FrontierCollector, LiveCursorCollector, Setup, play, run
 from pytest_resume_audit.lives import server, spawned
 from pytest_resume_audit.verdict import AuditReport
 
@@ -40,6 +41,14 @@ def test_the_case_that_names_the_project():
     assert (report.verdict, report.skipped) == ("lossy", [5, 8, 9, 11])
     assert "found out by frames: the same run may go differently" in str(report)
     assert spawn(FrontierCollector, "mid-flight").verdict == "lossless"
+
+
+def test_one_that_polls_is_no_hang():
+    """It is looked for long at each step, so that the script is short."""
+    setup = Setup(prompts=4, batch_size=2, prompts_per_step=1)
+    script = "hand_out 2; finish 0; save; crash; restart; drain"
+    report = spawn(menagerie.EventPoller, script, setup=setup)
+    assert (report.verdict, report.skipped) == ("lossy", [1])
 
 
 def test_a_killed_save_leaves_what_the_image_of_one_leaves():
@@ -112,6 +121,7 @@ KILLED = """
 from pytest_resume_audit import play, run
 from pytest_resume_audit.lives import spawned
 import dying
+import menagerie
 play.has_proc = lambda: False
 spawned._GROUPS = {groups}
 run(dying.TellsThatItTrains, "hand_out 4; finish 0-3; train", life="process", deadline=60)

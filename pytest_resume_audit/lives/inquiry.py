@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,15 +68,16 @@ class Inquiry:
             if thread not in ours and not thread.name.startswith("resume-audit")
         ]
 
-    def _places(self) -> dict[int, object]:
-        """Where each thread stands, by native id: all but those that do what is asked here.
+    def _places(self) -> tuple[float, dict[int, object]]:
+        """What has been computed here, in seconds, and where each thread stands, by native id.
 
-        One that has been woken, and waits for a processor, stands where it has slept.
+        All but those that do what is asked here. One that has been woken, and waits for a
+        processor, stands where it has slept.
         """
-        if self._line.wakes:
-            return {0: object()}  # the same as nothing else
         ours = {threading.current_thread(), *self._ours()}
-        return places(thread for thread in threading.enumerate() if thread not in ours)
+        stand = places(thread for thread in threading.enumerate() if thread not in ours)
+        # Or at what is the same as nothing else.
+        return time.process_time(), {0: object()} if self._line.wakes else stand
 
     def _begin_watch(
         self, root: Path, at: int | None, death: Death | None, thread: int | None

@@ -167,6 +167,10 @@ class RayLook:
                 return process.works(thread)
         return self._ours.works(thread)
 
+    def only_polls(self) -> bool:
+        """Not of interest here: each thread is asked how it waits."""
+        return False
+
     def close(self) -> None:
         """Give back what the looks hold open."""
         for look in [self._ours, *self._python(), *self._carriers]:

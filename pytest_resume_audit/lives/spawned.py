@@ -10,6 +10,7 @@ they stand in their Python code: both are slower than where processes are forked
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import subprocess
@@ -53,15 +54,16 @@ class SpawnedLife(ProcessLife):
     def _new_look(self) -> Look:
         return _FramesInBoth(self._ours, self.control.parked, self._frames)
 
-    def _frames(self) -> dict[int, object]:
-        """Where its threads stand."""
+    def _frames(self) -> tuple[float, dict[int, object]]:
+        """What it has computed, in seconds, and where its threads stand."""
         if self._gone:
-            return {}
+            return 0.0, {}
         try:
-            frames: dict[int, object] = self.ask("frames", within=1.0)
+            frames: tuple[float, dict[int, object]] = self.ask("frames", within=1.0)
         except LifeDied:
             self._see_its_end()
-            return {} if self._gone else {0: object()}  # too busy to answer: not at rest
+            # Too busy to answer: not at rest.
+            return (0.0, {}) if self._gone else (math.inf, {0: object()})
         return frames
 
     def stop(self) -> Call:
@@ -99,11 +101,14 @@ class _FramesInBoth(FrameLook):
     Args:
         ignored: native ids of threads that are not the life's.
         parked: native ids of threads that stand at a gate of ours; kept up to date elsewhere.
-        there: asks the other one.
+        there: asks the other one: what it has computed, in seconds, and its frames.
     """
 
     def __init__(
-        self, ignored: frozenset[int], parked: set[int], there: Callable[[], dict[int, object]]
+        self,
+        ignored: frozenset[int],
+        parked: set[int],
+        there: Callable[[], tuple[float, dict[int, object]]],
     ) -> None:
         super().__init__(ignored, parked)
         self._there = there
@@ -114,11 +119,14 @@ class _FramesInBoth(FrameLook):
         By the time that the other one has answered, all it had said before has been acted on: so
         those that listen to it, which each answer moves, need not be looked at.
         """
-        there = self._there()
+        _, there = self._there()
         listen = {t.native_id for t in threading.enumerate() if t.name == LISTENS}
         counts = {**super().counts(), **there}
         passed_over = self._parked | listen
         return {thread: place for thread, place in counts.items() if thread not in passed_over}
+
+    def _worked(self) -> float:
+        return super()._worked() + self._there()[0]
 
 
 # --- in the process itself ------------------------------------------------------------------------

@@ -74,10 +74,11 @@ class Inquiry:
         All but those that do what is asked here. One that has been woken, and waits for a
         processor, stands where it has slept.
         """
+        worked = time.process_time()
+        if self._line.wakes:
+            return worked, {0: object()}  # the same as nothing else
         ours = {threading.current_thread(), *self._ours()}
-        stand = places(thread for thread in threading.enumerate() if thread not in ours)
-        # Or at what is the same as nothing else.
-        return time.process_time(), {0: object()} if self._line.wakes else stand
+        return worked, places(t for t in threading.enumerate() if t not in ours)
 
     def _begin_watch(
         self, root: Path, at: int | None, death: Death | None, thread: int | None

@@ -373,7 +373,7 @@ class _Judgement:
             self._find("lossy", text, structural)
             self._find("lossy", "trained beyond the passes of the setup", self._beyond_the_setup())
         self._check_lives()
-        self._check_order()
+        self._check_order(duplicated)
         self._check_end()
         states = reached(history, self.setup)
         unreached = self._check_reached(states)
@@ -879,16 +879,20 @@ class _Judgement:
                     older.add(event.ordinal)
         self._find("lossy", "answered by weights older than the restored ones", older)
 
-    def _check_order(self) -> None:
+    def _check_order(self, duplicated: set[int]) -> None:
         if self.collector.order != "stream":
             return
+        repeated = {o for ordinal in duplicated for o in self.places[self.rows[ordinal]]}
         furthest, late = -1, set()
         for life, until in self.lineage:
             for event in life.events[:until]:
                 if event.kind == "trained" and event.ordinal is not None:
                     # Events of one step are sorted: only from step to step can it fall back.
-                    # What is trained once more comes late by that: it has a finding of its own.
-                    if event.ordinal < furthest and len(self._trainings(event.ordinal)) == 1:
+                    # What is trained once more comes late by that: it has a finding of its own,
+                    # unless it came instead of another pass of its row, as the last weights say.
+                    once = len(self._trainings(event.ordinal)) == 1
+                    instead = self.counts is not None and event.ordinal not in repeated
+                    if event.ordinal < furthest and (once or instead):
                         late.add(event.ordinal)
                     furthest = max(furthest, event.ordinal)
         self._find("lossy", "trained out of the order of the stream", late)

@@ -382,6 +382,17 @@ def test_a_shuffle_that_is_not_saved() -> None:
     assert report.skipped
 
 
+def test_the_order_of_another_pass() -> None:
+    # Behind the first pass the orders begin anew: the first comes again, instead of the second,
+    # and the second instead of the third. So each sample is trained once a pass, and too late.
+    report = play(ForgetsSeed, "end-1")
+    assert (report.verdict, report.skipped, report.duplicated) == ("lossy", [], [])
+    assert [finding.text for finding in report.findings] == [
+        "trained out of the order of the stream"
+    ]
+    assert play(ForgetsSeed, "end-1", order="any").verdict == "lossless"
+
+
 def test_an_order_that_is_not_that_of_the_run() -> None:
     # Worker 0 reads 0 2 4 6 8, worker 1 reads 1 3 5 7 9, by twos and by turns: the stream is
     # 0 2 1 3 4 6 5 7 8 9. Saved behind 0 2, the first worker begins again: 4 6 1 3 8 5 7 9.

@@ -1140,6 +1140,9 @@ def test_a_repeat_is_no_disorder_too() -> None:
     run.life(trains(1, "0-3"), trains(2, "4-7"), trains(3, "3 8-10"), trains(4, "11-15"))
     report = run.judged("0-15 3", collector=InOrder)
     assert findings(report) == [("lossy", "trained more than once", [3])]
+    # Where it ends before its time, whether it has come instead of another pass is not known.
+    failed = run.judged(None, collector=InOrder, error=RuntimeError("no more"))
+    assert [finding.verdict for finding in failed.findings] == ["error"]
 
 
 def test_the_generations_of_a_group_are_no_disorder() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import threading
@@ -85,10 +86,14 @@ class Worker:
             return list(self.got)
 
 
+def asking(row: int, seed: int) -> bytes:
+    """What is sent to ask for a row."""
+    return json.dumps({"prompt": [WORDS.index(str(row))], "seed": seed, "n": 1}).encode()
+
+
 def ask(server: AnswersWhenLet, row: int, seed: int) -> Any:
     """One request; what is answered."""
-    body = json.dumps({"prompt": [WORDS.index(str(row))], "seed": seed, "n": 1}).encode()
-    request = urllib.request.Request(f"{server.url}/v1/completions", data=body)
+    request = urllib.request.Request(f"{server.url}/v1/completions", data=asking(row, seed))
     with urllib.request.urlopen(request, timeout=SECONDS) as response:
         return json.load(response)
 
@@ -189,6 +194,37 @@ def test_the_second_pass_is_of_the_setup_too():
     # Both passes are through: two more fill up.
     assert sorted(rows(worker.until(6))[4:]) == [FILLER, FILLER]
     server.close()
+
+
+def test_of_two_requests_for_a_row_the_one_that_connects_first_is_of_the_first_pass(monkeypatch):
+    rig = Rig(Setup(prompts=2, batch_size=1, passes=2))
+    server = AnswersWhenLet(rig, slots=1, filler=2)
+    server.begin(0)
+    address = server.url.removeprefix("http://")
+    first, second = (http.client.HTTPConnection(address, timeout=SECONDS) for _ in range(2))
+    first.connect()
+    second.connect()
+    # Its thread has got so far, and that of the first one has read nothing yet.
+    is_there = threading.Event()
+    await_turn = type(server._http).await_turn
+
+    def await_turn_of(served: Any, client_address: Any) -> None:
+        if client_address == second.sock.getsockname():
+            is_there.set()
+        await_turn(served, client_address)
+
+    monkeypatch.setattr(type(server._http), "await_turn", await_turn_of)
+    second.request("POST", "/v1/completions", asking(0, seed=2))
+    assert is_there.wait(SECONDS)
+    first.request("POST", "/v1/completions", asking(0, seed=1))
+    until(rig, [(0, 0)])
+    rig.engine.finish(0)
+    # The second one is of a place behind that of row 1, for which nobody has asked.
+    with first.getresponse() as response:
+        assert json.load(response)["choices"]
+    server.close()
+    first.close()
+    second.close()
 
 
 def test_what_comes_behind_fills_up_when_all_has_arrived(rig, server):

@@ -142,18 +142,15 @@ class AnswersWhenLet:
 
     # -- what the worker asks for ----------------------------------------------------------------
 
-    def complete(self, row: int, seed: int) -> list[int] | None:
-        """Answer one request; blocks until the timeline lets the answer end.
+    def asked(self, row: int, seed: int) -> tuple[int, int]:
+        """Take a request. Of several for a row, the one that is taken first is of the first pass.
 
         Args:
             row: of the prompt.
             seed: of the request: one that is made again, after a failure, has the same.
 
         Returns:
-            The tokens; None when there will be none.
-
-        Raises:
-            GenerationFailed: when the timeline says so.
+            Its place in the stream, and which generation it is.
         """
         setup = self._rig.setup
         with self._changed:
@@ -163,14 +160,30 @@ class AnswersWhenLet:
                 first = self._start + (row - self._start) % setup.prompts
                 self._known[seed] = first + rounds * setup.prompts, generation
                 self._asked[row] += 1
-            place, generation = self._known[seed]
             self._changed.notify_all()
+            return self._known[seed]
+
+    def complete(self, place: int, generation: int) -> list[int] | None:
+        """Answer one request; blocks until the timeline lets the answer end.
+
+        Args:
+            place: in the stream, of its prompt.
+            generation: which one of that.
+
+        Returns:
+            The tokens; None when there will be none.
+
+        Raises:
+            GenerationFailed: when the timeline says so.
+        """
+        setup = self._rig.setup
+        with self._changed:
             if place >= setup.total:
                 return self._fill(place)
             self._wait(lambda: place < self._handed_out)
             if self._over:
                 return None
-        rollout = self._rig.engine.generate(self._rig.prompts[row], generation)
+        rollout = self._rig.engine.generate(self._rig.prompts[place % setup.prompts], generation)
         with self._changed:
             self._answered[place] += 1
         return tokens_of(rollout)
@@ -269,9 +282,43 @@ class _Rows:
 
 
 class _Http(ThreadingHTTPServer):
+    """Reads requests in the order in which they were connected for, whichever thread runs first.
+
+    The worker connects in the order of its groups. That is all by which two requests for one row,
+    of two passes, can be told apart.
+    """
+
     daemon_threads = True
     timeout = None
     request_queue_size = 256
+
+    def __init__(self, *args: Any) -> None:
+        self._unread: list[Any] = []
+        self._changed = threading.Condition()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._unread.append(client_address)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_read(client_address)
+
+    def await_turn(self, client_address: Any) -> None:
+        """Wait until all that have connected before have been read, or are gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._unread[0] == client_address)
+
+    def has_read(self, client_address: Any) -> None:
+        """Let the next one be read."""
+        with self._changed:
+            if client_address in self._unread:
+                self._unread.remove(client_address)
+                self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed leaves its connections: that is no error."""
@@ -286,6 +333,7 @@ class _Handler(BaseHTTPRequestHandler):
     # next, which must not come in by the same.
     protocol_version = "HTTP/1.0"
     owner: AnswersWhenLet
+    server: _Http
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
@@ -299,9 +347,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(404, {})
             return
         (token,) = asked["prompt"]
+        self.server.await_turn(self.client_address)
+        place, generation = self.owner.asked(token - _FIRST, asked["seed"])
+        self.server.has_read(self.client_address)
         failed = False
         try:
-            tokens = self.owner.complete(token - _FIRST, asked["seed"])
+            tokens = self.owner.complete(place, generation)
         except GenerationFailed as error:
             failed = True
             answer: dict[str, Any] = {"error": str(error)}

@@ -26,13 +26,17 @@ pytestmark = [
 
 MORE = "hand_out; finish all; "
 
+# Each worker imports OpenRLHF before it does anything: on a busy machine that takes minutes, in
+# which there is no progress to be seen.
+DEADLINE = 600
+
 
 @pytest.mark.resume_audit(
     OpenRLHFOverRay,
     timelines={"smallest": MORE + "save; crash; restart; drain"},
     setup=Setup(prompts=8, batch_size=4, prompts_per_step=2),
     life="ray-driver",
-    deadline=120,
+    deadline=DEADLINE,
 )
 def test_issue_1322(resume_audit: ResumeAudit) -> None:
     """The same loss as over the stand-in."""
@@ -44,7 +48,7 @@ def test_issue_1322(resume_audit: ResumeAudit) -> None:
     timelines={"behind-a-step": 2 * MORE + "save; crash; restart; drain"},
     setup=Setup(prompts=12),
     life="ray-driver",
-    deadline=120,
+    deadline=DEADLINE,
 )
 def test_as_much_is_generated_as_is_trained(resume_audit: ResumeAudit) -> None:
     """None, as over the stand-in."""

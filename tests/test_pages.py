@@ -44,6 +44,23 @@ def test_what_is_used_is_gathered_and_what_is_reserved_is_not() -> None:
     subprocess.run([sys.executable, "-c", HEAP], check=True, timeout=60)
 
 
+ANY_NAME = """
+import mmap, os, sys
+from pytest_resume_audit.lives.pages import gather
+
+with open(os.fsencode(sys.argv[1]) + b"/Pr\\xfcfung\\r.bin", "w+b") as file:
+    file.write(bytes(4096))
+    file.flush()
+    mapped = mmap.mmap(file.fileno(), 4096)
+gather()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have rules for names")
+def test_a_file_in_memory_may_have_any_name(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", ANY_NAME, str(tmp_path)], check=True, timeout=60)
+
+
 def test_where_the_system_knows_no_such_thing_nothing_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,18 +39,19 @@ def _of_its_own() -> list[tuple[int, int]]:
     """Address and bytes of what huge pages fit into, in memory that belongs to no file."""
     found = []
     begin = end = 0
-    with open("/proc/self/smaps") as maps:
+    # A name of a file in there may be any bytes, and have what looks like the end of a line.
+    with open("/proc/self/smaps", "rb") as maps:
         for line in maps:
             first, *words = line.split()
-            if not first.endswith(":"):
-                begin, end = _span(first) if words[0] == "rw-p" and words[3] == "0" else (0, 0)
-            elif first == "Rss:" and int(words[0]) * 1024 * 2 > end - begin > 0:
+            if not first.endswith(b":"):
+                begin, end = _span(first) if words[0] == b"rw-p" and words[3] == b"0" else (0, 0)
+            elif first == b"Rss:" and int(words[0]) * 1024 * 2 > end - begin > 0:
                 # What is reserved, and hardly used, would be filled.
                 begin, end = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
                 found.append((begin, end - begin))
     return [(begin, size) for begin, size in found if size > 0]
 
 
-def _span(text: str) -> tuple[int, int]:
-    begin, end = text.split("-")
+def _span(text: bytes) -> tuple[int, int]:
+    begin, end = text.split(b"-")
     return int(begin, 16), int(end, 16)

@@ -231,10 +231,22 @@ class _Audit:
         if not in_the_way:
             return first
         second = self._play(timeline, reference, gated=False)
-        # What is held with the gate open too, the gate did not hold.
-        return first if in_the_way <= set().union(*(run.held for run in second)) else second
+        if not in_the_way <= set().union(*(run.held for run in second)):
+            return second
+        # What is held with the gate open too, the gate did not hold. But it may only have taken
+        # its time, as what waits for another process does.
+        if _hangs(first) and not _hangs(second):
+            return self._play(timeline, reference, gated=True, patient=True)
+        return first
 
-    def _play(self, timeline: Timeline, reference: Reference | None, *, gated: bool) -> list[_Run]:
+    def _play(
+        self,
+        timeline: Timeline,
+        reference: Reference | None,
+        *,
+        gated: bool,
+        patient: bool = False,
+    ) -> list[_Run]:
         """Play the timeline to its end, or to each of its ends where a save dies at every point."""
         while True:
             with _workspace() as root:
@@ -246,6 +258,7 @@ class _Audit:
                     self.overheard,
                     reference=reference,
                     gated=gated,
+                    patient=patient,
                     style=self.style,
                     deadline=self.deadline,
                     life=self.life,
@@ -294,6 +307,10 @@ class _Run(NamedTuple):
     in_the_way: frozenset[str]
     held: frozenset[str]
     past_the_end: bool | None
+
+
+def _hangs(runs: list[_Run]) -> bool:
+    return any(run.played.hang is not None for run in runs)
 
 
 _references: WeakKeyDictionary[

@@ -91,6 +91,7 @@ class Play:
         overheard: hears what goes on outside of calls.
         reference: what the uninterrupted run did; None while that is played.
         gated: whether the loader waits for the script.
+        patient: whether a call is waited for that stands still while its gate may be in the way.
         style: how the collector is driven.
         deadline: seconds without progress.
         life: the kind of life.
@@ -116,6 +117,7 @@ class Play:
         *,
         reference: Reference | None,
         gated: bool,
+        patient: bool = False,
         style: Style,
         deadline: float,
         life: LifeKind = "local",
@@ -130,6 +132,7 @@ class Play:
         self.overheard = overheard
         self.reference = reference
         self.gated = gated
+        self.patient = patient
         self.style = style
         self.deadline = deadline
         self.numbering = Numbering(None if reference is None else reference.rows)
@@ -501,7 +504,9 @@ class Play:
             waiting = self._in_flight()
             if waiting:
                 self._release(waiting[0], failed=False)
-            elif self._stands_at_loader() or self._in_vain(lambda: call.done):
+            elif (self._stands_at_loader() and not self.patient) or self._in_vain(
+                lambda: call.done
+            ):
                 raise Hangs(self._stands(f"{call.what} does not return"))
 
     def _in_vain(self, done: Callable[[], bool]) -> bool:

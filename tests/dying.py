@@ -304,6 +304,14 @@ class HearsElsewhere(Stops):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
+class WaitsForAWorker(LiveCursorCollector):
+    """A step waits for another process, which nobody looks at."""
+
+    def train_step(self):
+        subprocess.run([sys.executable, "-S", "-c", "import time; time.sleep(0.5)"], check=True)
+        return super().train_step()
+
+
 class KillsWhoBeganIt(FuturesCollector):
     def save(self, root, step):
         os.kill(os.getppid(), signal.SIGKILL)

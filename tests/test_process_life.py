@@ -218,6 +218,13 @@ def test_a_stop_is_heard_of_whichever_thread_the_system_gives_the_signal_to():
     assert report.verdict == "lossless", report
 
 
+@pytest.mark.parametrize("life", ["local", "process"])
+def test_a_step_that_waits_for_another_process_is_no_hang(life):
+    setup = Setup(prompts=8)
+    report = run(dying.WaitsForAWorker, ONE_STEP, setup=setup, life=life)
+    assert (report.verdict, report.skipped, report.gated) == ("lossless", [], True), report
+
+
 def test_what_a_life_prints_is_printed_here(capsys):
     report = in_process(dying.LeavesAProcess, ONE_STEP)
     assert report.verdict == "lossless"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import multiprocessing
@@ -302,6 +303,45 @@ class HearsElsewhere(Stops):
         super().__init__(rig)
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+class HearsElsewhereAfterALoop(HearsElsewhere):
+    """The same, once an event loop of its own has heard of a signal, and has ended."""
+
+    def save(self, root, step):
+        asyncio.run(self.hear())
+        super().save(root, step)
+
+    async def hear(self):
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR1, heard.set)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await heard.wait()
+
+
+class EndsAsShellsDo(Stops):
+    """Has a handler of its own, which ends it as one that a SIGTERM has ended."""
+
+    def __init__(self, rig):
+        super().__init__(rig)
+        signal.signal(signal.SIGTERM, self.end)
+
+    def end(self, number, frame):
+        self.stop()
+        sys.exit(128 + number)
+
+
+class OnlyNotes(Stops):
+    """Has a handler of its own, which notes that it is to stop, and nobody looks."""
+
+    noted = False
+
+    def __init__(self, rig):
+        super().__init__(rig)
+        signal.signal(signal.SIGTERM, self.note)
+
+    def note(self, number, frame):
+        self.noted = True
 
 
 class WaitsForAWorker(LiveCursorCollector):

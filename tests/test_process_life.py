@@ -213,9 +213,21 @@ def test_a_stop_is_a_sigterm_that_the_collector_hears_of():
     assert str(killed.error) == "'it was not stopped'" or "it was not stopped" in str(killed.error)
 
 
-def test_a_stop_is_heard_of_whichever_thread_the_system_gives_the_signal_to():
-    report = in_process(dying.HearsElsewhere, ONE_STEP.replace("crash", "stop"), deadline=5)
+@pytest.mark.parametrize("collector", [dying.HearsElsewhere, dying.HearsElsewhereAfterALoop])
+def test_a_stop_is_heard_of_whichever_thread_the_system_gives_the_signal_to(collector):
+    report = in_process(collector, ONE_STEP.replace("crash", "stop"), deadline=5)
     assert report.verdict == "lossless", report
+
+
+def test_a_stop_may_end_a_life_with_the_status_of_a_sigterm():
+    report = in_process(dying.EndsAsShellsDo, ONE_STEP.replace("crash", "stop"))
+    assert report.verdict == "lossless", report
+
+
+def test_a_handler_that_keeps_a_stop_from_the_collector_is_told_of():
+    report = in_process(dying.OnlyNotes, ONE_STEP.replace("crash", "stop"), deadline=2)
+    assert report.verdict == "hang"
+    assert "; SIGTERM is handled by OnlyNotes.note of dying, so that" in report.findings[0].text
 
 
 @pytest.mark.parametrize("life", ["local", "process"])
@@ -223,6 +235,77 @@ def test_a_step_that_waits_for_another_process_is_no_hang(life):
     setup = Setup(prompts=8)
     report = run(dying.WaitsForAWorker, ONE_STEP, setup=setup, life=life)
     assert (report.verdict, report.skipped, report.gated) == ("lossless", [], True), report
+
+
+AT_IMPORT = """
+import os, signal
+from pytest_resume_audit import FuturesCollector
+
+{at_import}
+
+class AsItWasImported(FuturesCollector):
+    def start(self):
+        assert {holds}
+        super().start()
+"""
+
+REAPS = """
+def reap(number, frame):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+signal.signal(signal.SIGCHLD, reap)
+"""
+IGNORES = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize("at_import", [REAPS, IGNORES], ids=["reaps", "ignores"])
+def test_a_module_may_see_to_its_children_from_its_import_on(at_import, tmp_path, monkeypatch):
+    holds = "signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL"
+    collector = imported_with(at_import, holds, tmp_path, monkeypatch)
+    report = in_process(collector, ONE_STEP.replace("crash", "stop"))
+    assert report.verdict == "lossless", report
+
+
+def test_a_timer_that_a_module_sets_runs_in_every_life(tmp_path, monkeypatch):
+    sets = "signal.setitimer(signal.ITIMER_REAL, 1000)"
+    holds = "signal.getitimer(signal.ITIMER_REAL)[0] > 0"
+    collector = imported_with(sets, holds, tmp_path, monkeypatch)
+    report = in_process(collector, ONE_STEP)
+    assert report.verdict == "lossless", report
+
+
+def imported_with(at_import: str, holds: str, directory: Path, monkeypatch: Any) -> Any:
+    """A collector whose module does something to its process; this one stays as it was."""
+    name = f"at_import_{directory.name}"
+    (directory / f"{name}.py").write_text(AT_IMPORT.format(at_import=at_import, holds=holds))
+    monkeypatch.syspath_prepend(directory)
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        return importlib.import_module(name).AsItWasImported
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_whoever_audits_may_be_one_that_ignores_the_ends_of_children(tmp_path):
+    """As a daemon may, which hands it on to what it starts."""
+    code = (
+        "import signal\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from pytest_resume_audit import FuturesCollector, run\n"
+        f"script = {ONE_STEP.replace('crash', 'stop')!r}\n"
+        "print(run(FuturesCollector, script, life='process').verdict)\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    env = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout == "lossless\n", ended.stderr
 
 
 def test_what_a_life_prints_is_printed_here(capsys):

@@ -60,35 +60,41 @@ class _Life:
 
     def run(self) -> None:
         """Do what is said, in the main thread, until it is stopped."""
+        self._hear_of_signals()
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
-            said = self._hear_of_signals()
-            if hasattr(os, "register_at_fork"):
-                _leave_forks_alone(self._terminated, said)
+        if hasattr(os, "register_at_fork"):
+            _leave_forks_alone(self._terminated, self._said)
         self._line.on_command = self._command
         self._line.tell("begun", os.getpid(), interpreter_lock())
         self._helper.run()
 
-    def _hear_of_signals(self) -> int:
-        """Have the main thread see to each signal.
+    def _hear_of_signals(self) -> None:
+        """Have the main thread see to each signal, the collector's own too.
 
         The system gives it to any thread, where Python takes note of it, and leaves a main thread
         asleep that waits for a lock.
-
-        Returns:
-            The descriptor that Python writes to with each signal.
         """
         heard, said = socket.socketpair()
         said.setblocking(False)
-        descriptor = said.detach()
-        signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        self._said = said.detach()
+        self._tell_of_signals()
 
         def wake() -> None:
             while heard.recv(4096):
                 self._helper.wake()
 
         threading.Thread(target=wake, name="resume-audit signals", daemon=True).start()
-        return descriptor
+
+    def _tell_of_signals(self) -> None:
+        """Have Python write of each signal, unless it does for the collector.
+
+        An event loop of the collector's that has heard of a signal leaves nobody to be told.
+        """
+        if threading.current_thread() is threading.main_thread():
+            before = signal.set_wakeup_fd(self._said, warn_on_full_buffer=False)
+            if before not in (-1, self._said):
+                signal.set_wakeup_fd(before)
 
     def _terminated(self, number: int, frame: object) -> None:
         # Not here: the handler may have come in the middle of what it would wait for.
@@ -123,6 +129,7 @@ class _Life:
 
     def _return_to(self, number: int) -> Callable[[Call], None]:
         def told(call: Call) -> None:
+            self._tell_of_signals()
             error = call.error
             if error is None:
                 try:

@@ -42,6 +42,7 @@ class Inquiry:
             "threads": self._threads,
             "frames": self._places,
             "modules": lambda: list(sys.modules),
+            "terminates": _terminates,
             "watch": self._begin_watch,
             "unwatch": self._end_watch,
         }
@@ -89,6 +90,17 @@ class Inquiry:
         assert self._watch is not None
         watch, self._watch = self._watch, None
         return watch.close()
+
+
+def _terminates() -> str | None:
+    """What is done at a SIGTERM, where that is the collector's own affair."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler == signal.SIG_IGN:
+        return "SIGTERM is ignored"
+    module = str(getattr(handler, "__module__", None))
+    if not callable(handler) or module.partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    return f"SIGTERM is handled by {getattr(handler, '__qualname__', handler)} of {module}"
 
 
 class _Watch:

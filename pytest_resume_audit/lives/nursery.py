@@ -120,7 +120,8 @@ class Nursery(Servant):
 
     Attributes:
         has_learnt: whether it has imported what lives import when they run.
-        spoilt: whether an import has begun threads or processes, which no fork of it has.
+        spoilt: whether an import has begun threads, processes or a timer, which no fork of it has,
+            or waits for the ends of processes itself.
         living: the processes that nobody has waited for.
 
     Raises:
@@ -300,6 +301,8 @@ def main(descriptor: int) -> None:
     die_with_parent()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever audits to act on
+    # Whoever ignores it hands that on, and then nobody can be told how a life has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection = Connection(descriptor)
     try:
         while True:
@@ -410,7 +413,7 @@ def _import(path: list[str], directory: str, modules: list[str]) -> bool:
     interpreter_lock()  # its forks have it at the same address
     _prctl(_PR_SET_PDEATHSIG, 0)
     _settle_memory()
-    return threading.active_count() > 1 or bool(children_of(os.getpid()))
+    return _is_spoilt() or bool(children_of(os.getpid()))
 
 
 def _learn(modules: list[str]) -> bool:
@@ -422,7 +425,13 @@ def _learn(modules: list[str]) -> bool:
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(module)
     _settle_memory()
-    return threading.active_count() > 1
+    return _is_spoilt()
+
+
+def _is_spoilt() -> bool:
+    """Whether an import has begun what no fork has, or sees to the ends of lives in our place."""
+    ends = signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL
+    return ends or threading.active_count() > 1 or signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
 def _settle_memory() -> None:

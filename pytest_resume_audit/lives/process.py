@@ -39,6 +39,12 @@ _CHARACTERS = 10_000
 """Characters of the same, at the most."""
 
 
+_OWN_HANDLER = (
+    "so that the collector's stop() is not called: have a handler end the process, or call the one "
+    "that there was when the collector was made"
+)
+
+
 class LifeDied(RuntimeError):
     """The process of a life has ended by itself: how, and what it printed last."""
 
@@ -293,7 +299,7 @@ class ProcessLife:
     def _how_it_ended(self) -> str | None:
         """In words; None where it was asked to, and did it well."""
         code = self._wait()
-        if self._stopping and code in (0, -signal.SIGTERM):
+        if self._stopping and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
             return None
         if not self._has_ended:
             return "it closed its connection to the audit, or became another program (exec)"
@@ -348,9 +354,11 @@ class ProcessLife:
         standing = {w.thread: w.gate for w in self.control.waiters if w.thread is not None}
         try:
             threads = self.ask("threads")
+            own = self.ask("terminates") if STOP in self._calls else None
         except Exception as error:
             return [str(error)]
-        return sorted(
+        told = [f"{own}, {_OWN_HANDLER}"] if own else []
+        return told + sorted(
             f"thread {name!r} "
             + (
                 f"stands at the {standing[native]}'s gate"

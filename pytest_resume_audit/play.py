@@ -373,8 +373,8 @@ class Play:
     """What a name of a checkpoint comes from, in errors."""
 
     _how_to_write = (
-        "what the collector saves by itself has to go through save(), or it is a "
-        "SelfDrivenCollector"
+        "only a step of the script saves; a collector that saves by itself, in its stop() for one, "
+        "is a SelfDrivenCollector, or passes that over in its latest()"
     )
     """What to do about one that no save has written."""
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.shared_memory import SharedMemory
 
 from pytest_resume_audit import Collector, FuturesCollector, LiveCursorCollector
 
@@ -350,6 +351,15 @@ class WaitsForAWorker(LiveCursorCollector):
     def train_step(self):
         subprocess.run([sys.executable, "-S", "-c", "import time; time.sleep(0.5)"], check=True)
         return super().train_step()
+
+
+class SharesMemory(FuturesCollector):
+    """Has shared memory of a name of its own, which must not be there when it begins."""
+
+    def __init__(self, rig):
+        super().__init__(rig)
+        self.memory = SharedMemory(f"shared-{os.getppid()}", create=True, size=1)
+        self.lock = multiprocessing.get_context("spawn").Lock()
 
 
 class KillsWhoBeganIt(FuturesCollector):

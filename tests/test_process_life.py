@@ -35,8 +35,9 @@ from pytest_resume_audit import (
 from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.command import processes_below
-from pytest_resume_audit.lives.nursery import Nursery, _end_orphans, children_of, nursery_of
+from pytest_resume_audit.lives.nursery import Nursery, _end_orphans, nursery_of
 from pytest_resume_audit.lives.process import LifeDied, ProcessLife
+from pytest_resume_audit.lives.processes import children_of
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rig import Rig
@@ -441,7 +442,7 @@ def test_many_lives_in_a_row_leave_nothing_behind(tmp_path, monkeypatch):
     for _ in range(LIVES // 5):
         assert in_process(FuturesCollector, FIVE_LIVES).verdict == "lossless"
     # Threads that served the last life end once they have read that it is over.
-    wait_until(lambda: numbers(held_by_this_process()) == numbers(before))
+    wait_until(lambda: holds_no_more_than(before))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -460,7 +461,7 @@ def test_lives_of_several_audits_at_once_leave_nothing_behind(tmp_path):
     before = processes_below(os.getpid())
     audits = [subprocess.Popen(words) for _ in range(8)]
     assert [audit.wait(120) for audit in audits] == [0] * 8
-    assert processes_below(os.getpid()) == before
+    assert set(processes_below(os.getpid())) <= set(before)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -514,6 +515,13 @@ def test_a_process_for_the_next_life_may_be_killed():
     assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
     wait_until(lambda: len(children_of(nursery.pid)) == 1)
     assert spare not in children_of(nursery.pid)
+
+
+@pytest.mark.parametrize("ends", ["crash", "crash in save at 2", "stop"])
+def test_what_cleans_up_shared_memory_is_not_killed(ends):
+    report = in_process(dying.SharesMemory, ONE_STEP.replace("crash", ends))
+    assert report.verdict == "lossless", report
+    assert not Path(f"/dev/shm/shared-{nursery_of('dying').pid}").exists()
 
 
 def test_what_may_not_be_killed_is_not_tried_for_ever(monkeypatch):
@@ -619,7 +627,7 @@ def test_nothing_stays_behind_one_that_is_broken_off(at, tmp_path, monkeypatch):
         in_process(FuturesCollector, ONE_STEP.replace("4", "5"))
     monkeypatch.undo()
     assert in_process(FuturesCollector, ONE_STEP).verdict == "lossless"
-    wait_until(lambda: numbers(held_by_this_process()) == numbers(before))
+    wait_until(lambda: holds_no_more_than(before))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -633,9 +641,10 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-def numbers(held: tuple[list[int], int, int]) -> tuple[int, int, int]:
-    processes, files, threads = held
-    return len(processes), files, threads
+def holds_no_more_than(before: tuple[list[int], int, int]) -> bool:
+    """What earlier tests have left may have gone since."""
+    processes, files, threads = held_by_this_process()
+    return len(processes) <= len(before[0]) and files <= before[1] and threads <= before[2]
 
 
 def test_a_long_path_for_temporary_files_is_none_for_sockets(tmp_path, monkeypatch):

@@ -14,9 +14,10 @@ from typing import Any
 from pytest_resume_audit.command import Command, CommandRefused
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.local import Call
-from pytest_resume_audit.lives.nursery import children_of, content_of, nursery_of
+from pytest_resume_audit.lives.nursery import nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
 from pytest_resume_audit.lives.process import A_WHILE, LifeDied, ProcessLife, how_it_ended, is_over
+from pytest_resume_audit.lives.processes import children_of, cleans_up, content_of, kill_all
 from pytest_resume_audit.lives.reported import AT_SAVES, Reported
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.recorder import AUDIT
@@ -142,9 +143,7 @@ class CommandLife(ProcessLife):
         # A launcher may have put its workers into sessions of their own.
         tree = processes_below(self._pid)
         super()._kill()
-        for pid in tree:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(pid for pid in tree if not cleans_up(pid))
 
     def _wait(self) -> int:
         if self._ended is None:

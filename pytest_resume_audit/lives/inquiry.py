@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_resume_audit.frames import current_frames, places
 from pytest_resume_audit.lives.local import place_of
+from pytest_resume_audit.lives.processes import kill_group
 from pytest_resume_audit.remote import Line, portable
 from pytest_resume_audit.savepoints import Images, SavePoints
 from pytest_resume_audit.timeline import Death
@@ -165,5 +166,6 @@ def die() -> None:
     """Be killed, with all that this process has started."""
     if not hasattr(os, "killpg"):
         os.kill(os.getpid(), signal.SIGTERM)  # no signal there: it is over at once
-    # That is its group only where it leads one.
-    os.kill(0 if os.getpgrp() == os.getpid() else os.getpid(), signal.SIGKILL)
+    if os.getpgrp() == os.getpid():
+        kill_group(os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -22,14 +22,15 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_resume_audit.lives.pages import gather
+from pytest_resume_audit.lives.processes import children_of, cleans_up, kill_group
 from pytest_resume_audit.remote import receive, send
 
 START = 120.0
@@ -37,6 +38,9 @@ START = 120.0
 
 _TO_CLOSE = 2.0
 """Seconds that a process that begins lives gets to end them all."""
+
+_TO_CLEAN_UP = 5.0
+"""Seconds that those get which clean up behind a life."""
 
 UNKNOWN = (
     "A life in a process of its own imports the collector's module {module!r} by its name: put the "
@@ -267,34 +271,6 @@ def _prctl(what: int, value: int) -> None:
         ctypes.CDLL(None).prctl(what, value)
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes that this one is the parent of.
-
-    Where one that is listed already goes while the rest is read, the system may leave others out
-    (``get_children_pid`` in Linux, fs/proc/array.c): then the next list lacks that one.
-    """
-    found = _listed_children(pid)
-    while (again := _listed_children(pid)) != found:
-        found = again
-    return found
-
-
-def _listed_children(pid: int) -> list[int]:
-    found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as children:
-            found += [int(child) for child in children.read().split()]
-    return found
-
-
-def content_of(pid: int, name: str) -> bytes:
-    """What a file of a process in ``/proc`` says; nothing where there is no answer any more."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
 def main(descriptor: int) -> None:
     """Fork until nobody asks any more."""
     # Until it hears of it by its connection: then it has others to kill first.
@@ -321,7 +297,7 @@ def main(descriptor: int) -> None:
     except (EOFError, OSError):
         for life in _lives:
             with contextlib.suppress(OSError):
-                os.killpg(life, signal.SIGKILL)
+                kill_group(life)
         _lives.clear()
         _spares.clear()
         _end_orphans()
@@ -451,15 +427,38 @@ def _wait(pid: int) -> int:
 def _end_orphans() -> None:
     """End what a life has started in sessions of its own: all of it are this one's children now."""
     kept = _lives | {spare.pid for spare in _spares}
-    while orphans := set(children_of(os.getpid())) - kept:
+    cleaners: set[int] = set()
+    while orphans := set(children_of(os.getpid())) - kept - cleaners:
         for orphan in orphans:
-            try:
-                os.kill(orphan, signal.SIGKILL)
-                os.waitpid(orphan, 0)
-            except PermissionError:
-                kept.add(orphan)  # it has become another user
-            except (ProcessLookupError, ChildProcessError):
-                continue
+            if cleans_up(orphan):
+                cleaners.add(orphan)
+            elif not _end(orphan):
+                kept.add(orphan)
+    if cleaners:
+        _await(cleaners)
+
+
+def _end(orphan: int) -> bool:
+    """Kill it; whether that was allowed: it may have become another user."""
+    try:
+        os.kill(orphan, signal.SIGKILL)
+        os.waitpid(orphan, 0)
+    except PermissionError:
+        return False
+    except (ProcessLookupError, ChildProcessError):
+        pass
+    return True
+
+
+def _await(cleaners: set[int]) -> None:
+    """Wait until those have ended by themselves, as nobody is left for them to wait for."""
+    end = time.monotonic() + _TO_CLEAN_UP
+    for cleaner in cleaners:
+        while os.waitpid(cleaner, os.WNOHANG)[0] == 0:
+            if time.monotonic() > end:
+                _end(cleaner)
+                break
+            time.sleep(0.001)
 
 
 _REQUESTS: dict[str, Callable[..., Any]] = {

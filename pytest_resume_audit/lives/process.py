@@ -19,8 +19,9 @@ from typing import Any
 from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.child import STOP
 from pytest_resume_audit.lives.local import Call
-from pytest_resume_audit.lives.nursery import START, NurseryError, content_of, nursery_of
+from pytest_resume_audit.lives.nursery import START, NurseryError, nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
+from pytest_resume_audit.lives.processes import content_of, kill_group
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.remote import arrived
 from pytest_resume_audit.rest import Look, ProcLook, Rest, SeveralLooks, native_threads
@@ -323,8 +324,7 @@ class ProcessLife:
         return self._nursery.wait(self._pid)
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)
+        kill_group(self._pid)
 
     def printed(self) -> str:
         """What it has printed."""

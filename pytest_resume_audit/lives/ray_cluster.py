@@ -246,7 +246,7 @@ def _initialized(files: Path) -> Cluster:
 
 
 def _children(process: int) -> list[int]:
-    from pytest_resume_audit.lives.nursery import children_of
+    from pytest_resume_audit.lives.processes import children_of
 
     return children_of(process)
 

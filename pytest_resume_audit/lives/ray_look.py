@@ -15,7 +15,7 @@ import itertools
 import os
 import time
 
-from pytest_resume_audit.lives.nursery import children_of, content_of
+from pytest_resume_audit.lives.processes import children_of, content_of
 from pytest_resume_audit.lives.ray_cluster import Cluster
 from pytest_resume_audit.lives.ray_host import TAG
 from pytest_resume_audit.rest import ProcLook

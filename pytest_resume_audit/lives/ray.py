@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from pytest_resume_audit.lives.local import Call
 from pytest_resume_audit.lives.nursery import NurseryError
 from pytest_resume_audit.lives.process import LifeDied, ProcessLife, is_over
+from pytest_resume_audit.lives.processes import kill_all
 from pytest_resume_audit.lives.ray_cluster import ClusterError
 from pytest_resume_audit.lives.ray_host import RayHost, environment, ray_host
 from pytest_resume_audit.lives.ray_look import RayLook, workers_of
@@ -90,9 +90,7 @@ class _InRay(ProcessLife):
                     self._host.kill_actors(sorted(left))
             if hangs:
                 since = now
-                for pid in left:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
+                kill_all(left)
             time.sleep(0.005)
 
     def end(self) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_resume_audit.lives.processes import children_of
+
 START = 120.0
 """Seconds that a cluster may take to come up."""
 
@@ -234,7 +236,7 @@ def _initialized(files: Path) -> Cluster:
         _system_config=_SETTINGS,
     )
     of: dict[str, Any] = {}
-    for child in _children(os.getpid()):
+    for child in children_of(os.getpid()):
         of[Path(f"/proc/{child}/comm").read_text().strip()] = child
     return Cluster(
         address=ray.get_runtime_context().gcs_address,
@@ -243,12 +245,6 @@ def _initialized(files: Path) -> Cluster:
         gcs=of["gcs_server"],
         directory=str(files),
     )
-
-
-def _children(process: int) -> list[int]:
-    from pytest_resume_audit.lives.processes import children_of
-
-    return children_of(process)
 
 
 if __name__ == "__main__":

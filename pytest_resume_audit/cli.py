@@ -388,6 +388,16 @@ def run(arguments: list[str]) -> int:
     Returns:
         The exit code.
     """
+    code = _run(arguments)
+    try:
+        if sys.stdout is not None:  # as it is where the shell has closed it
+            sys.stdout.flush()
+    except OSError:
+        sys.stdout = None  # Python flushes it once more as it ends, and would end with 120
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="resume-audit", standalone_mode=False)
     except click.ClickException as error:
@@ -397,7 +407,6 @@ def run(arguments: list[str]) -> int:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (BrokenPipeError, SystemExit):  # rich makes the one the other
-        sys.stdout = None  # nothing can be flushed to it any more
         return UNDETERMINED
     except Exception:
         traceback.print_exc()

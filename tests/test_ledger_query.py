@@ -972,7 +972,8 @@ def test_ctrl_c_in_a_question_is_ctrl_c(raised, comes):
         at.rows("SELECT 1")
 
 
-def test_a_report_that_cannot_be_written_is_no_verdict(ledgers):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_report_that_cannot_be_written_is_no_verdict(ledgers, unbuffered):
     new_way(ledgers)
     for more in ([], ["--json"]):
         with open("/dev/full", "w") as full:
@@ -982,10 +983,29 @@ def test_a_report_that_cannot_be_written_is_no_verdict(ledgers):
                 stderr=subprocess.PIPE,
                 text=True,
                 check=False,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             )
         assert done.returncode == 3
         assert done.stderr.startswith("Error: the report can't be written: No space left")
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_report_that_nobody_reads_is_no_verdict(ledgers, unbuffered, as_json):
+    new_way(ledgers)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_resume_audit", "ledger", ledgers.directory, *as_json],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_without_duckdb_its_extra_is_named(ledgers, ask, monkeypatch):

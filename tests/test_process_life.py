@@ -34,10 +34,9 @@ from pytest_resume_audit import (
 )
 from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
-from pytest_resume_audit.lives.command import processes_below
 from pytest_resume_audit.lives.nursery import Nursery, _end_orphans, nursery_of
 from pytest_resume_audit.lives.process import LifeDied, ProcessLife
-from pytest_resume_audit.lives.processes import children_of
+from pytest_resume_audit.lives.processes import children_of, processes_below
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.numbering import Numbering
 from pytest_resume_audit.rig import Rig

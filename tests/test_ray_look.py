@@ -9,7 +9,7 @@ import sys
 import pytest
 from test_process_life import wait_until
 
-from pytest_resume_audit.lives.process import is_over
+from pytest_resume_audit.lives.processes import is_over
 from pytest_resume_audit.lives.ray_cluster import Cluster
 from pytest_resume_audit.lives.ray_host import TAG
 from pytest_resume_audit.lives.ray_look import _RayProcess, workers_of

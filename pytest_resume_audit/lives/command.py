@@ -16,8 +16,15 @@ from pytest_resume_audit.control import Control
 from pytest_resume_audit.lives.local import Call
 from pytest_resume_audit.lives.nursery import nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.lives.process import A_WHILE, LifeDied, ProcessLife, how_it_ended, is_over
-from pytest_resume_audit.lives.processes import children_of, cleans_up, content_of, kill_all
+from pytest_resume_audit.lives.process import A_WHILE, LifeDied, ProcessLife, how_it_ended
+from pytest_resume_audit.lives.processes import (
+    cleans_up,
+    content_of,
+    is_over,
+    kill_all,
+    processes_below,
+    threads_of,
+)
 from pytest_resume_audit.lives.reported import AT_SAVES, Reported
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.recorder import AUDIT
@@ -334,27 +341,6 @@ class CommandLife(ProcessLife):
         """Kill it, and whatever it has started."""
         self._overheard.hear(self.printed())
         return super().end()
-
-
-def threads_of(pid: int) -> set[int]:
-    """The native ids of a process's threads; none once it has ended."""
-    if is_over(pid):
-        return set()
-    with contextlib.suppress(OSError):
-        return {int(task) for task in os.listdir(f"/proc/{pid}/task")}
-    return set()
-
-
-def processes_below(pid: int) -> list[int]:
-    """The processes that one has started, and those that they have, and so on."""
-    found: list[int] = []
-    left = [pid]
-    while left:
-        with contextlib.suppress(OSError):
-            more = children_of(left.pop())
-            found += more
-            left += more
-    return found
 
 
 class _Tree(SeveralLooks):

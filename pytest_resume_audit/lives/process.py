@@ -21,7 +21,7 @@ from pytest_resume_audit.lives.child import STOP
 from pytest_resume_audit.lives.local import Call
 from pytest_resume_audit.lives.nursery import START, NurseryError, nursery_of
 from pytest_resume_audit.lives.overheard import Overheard
-from pytest_resume_audit.lives.processes import content_of, kill_group
+from pytest_resume_audit.lives.processes import is_over, kill_group
 from pytest_resume_audit.lives.server import RigServer
 from pytest_resume_audit.remote import arrived
 from pytest_resume_audit.rest import Look, ProcLook, Rest, SeveralLooks, native_threads
@@ -493,12 +493,6 @@ def _print(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError, ValueError):  # that may be closed
         print(text.encode(encoding, "backslashreplace").decode(encoding), end="")
-
-
-def is_over(pid: int) -> bool:
-    """Whether a process has ended, if it is not waited for yet."""
-    state = content_of(pid, "stat")
-    return not state or state[state.rindex(b")") + 2 :][:1] in (b"Z", b"X")
 
 
 def _modules(make: Make) -> list[str]:

@@ -35,12 +35,39 @@ def _listed_children(pid: int) -> list[int]:
     return found
 
 
+def processes_below(pid: int) -> list[int]:
+    """The processes that one has started, and those that they have, and so on."""
+    found: list[int] = []
+    left = [pid]
+    while left:
+        with contextlib.suppress(OSError):
+            more = children_of(left.pop())
+            found += more
+            left += more
+    return found
+
+
 def content_of(pid: int, name: str) -> bytes:
     """What a file of a process in ``/proc`` says; nothing where there is no answer any more."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process has ended, if it is not waited for yet."""
+    state = content_of(pid, "stat")
+    return not state or state[state.rindex(b")") + 2 :][:1] in (b"Z", b"X")
+
+
+def threads_of(pid: int) -> set[int]:
+    """The native ids of a process's threads; none once it has ended."""
+    if is_over(pid):
+        return set()
+    with contextlib.suppress(OSError):
+        return {int(task) for task in os.listdir(f"/proc/{pid}/task")}
+    return set()
 
 
 _CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")

@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_resume_audit.lives.local import Call
 from pytest_resume_audit.lives.nursery import NurseryError
-from pytest_resume_audit.lives.process import LifeDied, ProcessLife, is_over
-from pytest_resume_audit.lives.processes import kill_all
+from pytest_resume_audit.lives.process import LifeDied, ProcessLife
+from pytest_resume_audit.lives.processes import is_over, kill_all
 from pytest_resume_audit.lives.ray_cluster import ClusterError
 from pytest_resume_audit.lives.ray_host import RayHost, environment, ray_host
 from pytest_resume_audit.lives.ray_look import RayLook, workers_of

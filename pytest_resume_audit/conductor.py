@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
@@ -36,6 +30,7 @@ from pytest_resume_audit.style import AnyCollector, Make, Style, WrongStyle
 from pytest_resume_audit.timeline import Timeline, TimelineError
 from pytest_resume_audit.verdict import Asked, AuditReport, Demand, Played, Reference, judge
 from pytest_resume_audit.walk import worst_of
+from pytest_resume_audit.workspace import workspace
 
 MOST_POINTS = 500
 """Points of a save that are gone through; some have one more in each run, and never an end."""
@@ -249,7 +244,7 @@ class _Audit:
     ) -> list[_Run]:
         """Play the timeline to its end, or to each of its ends where a save dies at every point."""
         while True:
-            with _workspace() as root:
+            with workspace() as root:
                 play = self._kind_of_play()(
                     self.make,
                     timeline,
@@ -393,36 +388,3 @@ def _supervised(play: Play, deadline: float) -> Played:
     if errors:
         raise errors[0]
     return played[0]
-
-
-@contextmanager
-def _workspace() -> Iterator[Path]:
-    """A directory for the checkpoints of one run, in memory where there is room."""
-    try:
-        before = os.getcwd()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            "the current directory is gone: change to one that exists before an audit (os.chdir)"
-        ) from error
-    root = Path(tempfile.mkdtemp(prefix="resume-audit-", dir=_memory()))
-    try:
-        yield root
-    finally:
-        try:
-            with suppress(OSError):  # it may be gone by now
-                os.chdir(before)  # a collector may have gone to its checkpoints
-            shutil.rmtree(root, ignore_errors=True)
-        except KeyboardInterrupt:
-            shutil.rmtree(root, ignore_errors=True)
-            raise
-
-
-@lru_cache(maxsize=1)
-def _memory() -> str | None:
-    memory = "/dev/shm"
-    try:
-        room = os.statvfs(memory)
-    except (AttributeError, OSError):
-        return None
-    enough = room.f_bavail * room.f_frsize >= 1 << 30
-    return memory if enough and os.access(memory, os.W_OK) else None

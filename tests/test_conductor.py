@@ -6,7 +6,6 @@ import os
 import threading
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from pytest_resume_audit import (
     Setup,
     conductor,
     run,
+    workspace,
 )
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline
 from pytest_resume_audit.history import Event, History, LifeRecord
@@ -423,7 +423,7 @@ def test_whoever_asked_and_is_interrupted_leaves_no_run_behind() -> None:
 def test_nothing_is_left_of_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor, "_memory", lambda: str(tmp_path))
+    monkeypatch.setattr(workspace, "_memory", lambda: str(tmp_path))
     roots = []
 
     class Wanders(FuturesCollector):
@@ -443,7 +443,7 @@ def test_a_directory_that_is_gone_is_told_of_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots, gone = tmp_path / "roots", tmp_path / "gone"
-    monkeypatch.setattr(conductor, "_memory", lambda: str(roots))
+    monkeypatch.setattr(workspace, "_memory", lambda: str(roots))
     roots.mkdir()
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -470,34 +470,3 @@ def test_a_warning_of_the_collector_reaches_whoever_asked() -> None:
     with pytest.warns(UserWarning, match="the disk is nearly full"):
         report = run(Warns, ONE_STEP)
     assert report.verdict == "lossless"
-
-
-ENOUGH = 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("blocks", "writable", "where"),
-    [
-        (ENOUGH // 4096, True, "/dev/shm"),
-        (ENOUGH // 4096 - 1, True, None),
-        (ENOUGH // 4096, False, None),
-        (0, False, None),
-    ],
-)
-def test_checkpoints_are_in_memory_where_a_gibibyte_is_free(
-    blocks: int, writable: bool, where: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room = SimpleNamespace(f_bavail=blocks, f_frsize=4096)
-    monkeypatch.setattr(os, "statvfs", lambda path: room)
-    monkeypatch.setattr(os, "access", lambda path, mode: writable)
-    assert conductor._memory.__wrapped__() == where
-
-
-def test_checkpoints_are_on_the_disk_where_there_is_no_such_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def missing(path: str) -> None:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(os, "statvfs", missing)
-    assert conductor._memory.__wrapped__() is None

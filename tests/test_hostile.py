@@ -28,6 +28,7 @@ from pytest_resume_audit import (
     Prompt,
     Rollout,
     conductor,
+    workspace,
 )
 from pytest_resume_audit.catalogue import matrix
 from pytest_resume_audit.collectors import checkpoints
@@ -93,7 +94,7 @@ def undisturbed(
 ) -> Iterator[None]:
     workspaces = tmp_path / "workspaces"
     workspaces.mkdir()
-    monkeypatch.setattr(conductor, "_memory", lambda: str(workspaces))
+    monkeypatch.setattr(workspace, "_memory", lambda: str(workspaces))
     threads, files, before = set(threading.enumerate()), open_files(), surroundings()
     former = threading.excepthook
     yield

@@ -29,8 +29,8 @@ from pytest_resume_audit import (
     FuturesCollector,
     LiveCursorCollector,
     Setup,
-    conductor,
     run,
+    workspace,
 )
 from pytest_resume_audit.catalogue import NAMED
 from pytest_resume_audit.control import Control
@@ -435,7 +435,7 @@ def held_by_this_process() -> tuple[list[int], int, int]:
 
 
 def test_many_lives_in_a_row_leave_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(conductor, "_memory", lambda: str(tmp_path))
+    monkeypatch.setattr(workspace, "_memory", lambda: str(tmp_path))
     in_process(FuturesCollector, FIVE_LIVES)
     before = held_by_this_process()
     for _ in range(LIVES // 5):
@@ -447,9 +447,9 @@ def test_many_lives_in_a_row_leave_nothing_behind(tmp_path, monkeypatch):
 
 MANY = """
 import sys
-from pytest_resume_audit import FuturesCollector, conductor, run
+from pytest_resume_audit import FuturesCollector, run, workspace
 
-conductor._memory = lambda: sys.argv[1]
+workspace._memory = lambda: sys.argv[1]
 for _ in range(4):
     assert run(FuturesCollector, {script!r}, life="process").verdict == "lossless"
 """
@@ -607,7 +607,7 @@ def test_a_fork_that_fails_ends_no_other_life(fails, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("at", ["forks", "waits"])
 def test_nothing_stays_behind_one_that_is_broken_off(at, tmp_path, monkeypatch):
-    monkeypatch.setattr(conductor, "_memory", lambda: str(tmp_path))
+    monkeypatch.setattr(workspace, "_memory", lambda: str(tmp_path))
     in_process(FuturesCollector, ONE_STEP)
     before = held_by_this_process()
     nursery = nursery_of("pytest_resume_audit.collectors.futures")

@@ -8,6 +8,7 @@ was finished, trained where one was buffered.
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 STAGES = ("handed_out", "dispatched", "finished", "buffered", "trained")
@@ -77,6 +78,7 @@ class LifeNumbering:
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
         self._lost: set[tuple[int, int]] = set()
+        self._tries: Counter[tuple[int, int]] = Counter()
         # By row: places that were handed out and not trained since, in their order.
         self._fresh: dict[int, list[int]] = {}
 
@@ -120,6 +122,7 @@ class LifeNumbering:
             # Asked for once more, it has the way before it again.
             for passed in (self._lost, self._reached["finished"], self._reached["buffered"]):
                 passed.discard((ordinal, generation))
+            self._tries[ordinal, generation] += 1
         self._reached[stage].add((ordinal, generation))
         if stage == "trained":
             fresh = self._fresh.get(self.numbering.rows[ordinal], [])
@@ -148,6 +151,12 @@ class LifeNumbering:
         ahead = [p for p in places if p not in passed]
         waiting = [p for p in ahead if p not in self._settled]
         lost = [p for p in places if (p, generation) in self._lost and p not in self._settled]
+        if stage == "dispatched":
+            # One generation after the other: the group whose last one has ended is gone on with.
+            for place in waiting:
+                last = place, generation - 1
+                if last in self._reached["finished"] and not self._tries[place, generation]:
+                    return place
         # At last the settled: they go the way once more where a collector does not know them.
         for candidates in (waiting, ahead):
             for place in candidates:
@@ -162,11 +171,20 @@ class LifeNumbering:
                     return place
             tried = [p for p in places if (p, generation) in here]
             if tried:
-                return tried[-1]
+                # What is asked for again as a whole is so with the generations that had ended.
+                begun = [p for p in tried if self._is_behind(p, generation)]
+                return (begun or tried)[-1]
         if stage == "buffered":
-            waiting.sort(key=lambda place: (place not in self.restored, place))
+            # What is in flight has yet to end: a saved answer is of a place that has it already.
+            asked = self._reached["dispatched"]
+            waiting.sort(key=lambda p: (p not in self.restored, (p, generation) in asked, p))
         # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
         return waiting[0] if waiting else places[-1]
+
+    def _is_behind(self, ordinal: int, generation: int) -> bool:
+        """Whether another generation of the group has been asked for more often."""
+        tries = [many for (of, _), many in self._tries.items() if of == ordinal]
+        return self._tries[ordinal, generation] < max(tries, default=0)
 
     def came(self, row: int) -> bool:
         """Whether this row has been handed out in this life, and not trained since."""

@@ -243,6 +243,16 @@ def test_restored_rollouts_belong_to_what_is_not_settled() -> None:
     assert way(numbers, 1, "buffered trained") == [5, 5]
 
 
+def test_a_restored_answer_is_not_of_the_place_that_is_asked_for_it_again() -> None:
+    """Place 1 is in flight, and of place 5 one answer was saved."""
+    numbers = life()
+    numbers.owed = frozenset([1, 5])
+    assert [numbers.of("dispatched", 1, generation) for generation in (0, 1)] == [1, 1]
+    assert numbers.of("dispatched", 1, 0) == 5
+    numbers.reach("finished", 5, 0)
+    assert numbers.of("buffered", 1, 1) == 5
+
+
 def test_two_restored_groups_of_one_row() -> None:
     numbers = life()
     buffered = [numbers.of("buffered", 1, generation) for generation in (0, 1, 0, 1)]
@@ -314,6 +324,31 @@ def test_a_failed_place_is_tried_once_more_while_the_other_is_in_flight() -> Non
     numbers.reach("finished", 5, 0)
     numbers.reach("finished", 1, 0)
     assert way(numbers, 1, "buffered buffered") == [1, 5]
+
+
+def test_a_group_is_tried_again_as_a_whole_while_the_other_is_in_flight() -> None:
+    """One of its generations failed, and the other had ended: both are asked for again."""
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    for generation in (0, 1):
+        way(numbers, 1, "dispatched dispatched", generation)
+    numbers.lose(1, 0)
+    numbers.reach("finished", 1, 1)
+    assert [numbers.of("dispatched", 1, generation) for generation in (0, 1)] == [1, 1]
+
+
+def test_a_restored_group_is_gone_on_with_before_one_that_was_handed_out_since() -> None:
+    """Both are asked for one generation at a time, and the first of place 1 has ended."""
+    numbers = life()
+    numbers.owed = frozenset([1])
+    assert numbers.of("dispatched", 1, 0) == 1
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.of("dispatched", 1, 0) == 5
+    numbers.reach("finished", 1, 0)
+    assert numbers.of("dispatched", 1, 1) == 1
+    numbers.reach("finished", 5, 0)
+    assert numbers.of("dispatched", 1, 1) == 5
 
 
 def test_a_place_that_failed_for_good_leaves_the_next_to_itself() -> None:

@@ -325,12 +325,14 @@ class End(NamedTuple):
         age: steps that the weights had gone on since it was asked for; of a group that was
             dropped, since the first of its answers was.
         carried_over: whether it was asked for before the last restart, and not since.
+        in_save: whether that was in a save, in which nothing else happened.
     """
 
     kind: str
     ordinal: int
     age: int
     carried_over: bool
+    in_save: bool = False
 
 
 @dataclass
@@ -376,7 +378,12 @@ class History:
         """How old each answer of the lineage was when it was trained or dropped."""
         asked: dict[int, dict[int, tuple[int, int]]] = {}  # by generation: weights, life
         for life, until in self.lineage():
-            for kind, ordinal, generation, number, _ in life.events[:until]:
+            saves = [
+                range(save.position, save.end)
+                for save in self.saves
+                if save.life == life.number and not save.raced
+            ]
+            for at, (kind, ordinal, generation, number, _) in enumerate(life.events[:until]):
                 if ordinal is None:
                     continue
                 if kind == "dispatched":
@@ -389,7 +396,8 @@ class History:
                 elif kind == "dropped" and group:
                     version = min(version for version, _ in group.values())
                     since = max(since for _, since in group.values())
-                    yield End(kind, ordinal, (number or 0) - version, since < life.number)
+                    age, in_save = (number or 0) - version, any(at in save for save in saves)
+                    yield End(kind, ordinal, age, since < life.number, in_save)
 
     def lines(self) -> list[str]:
         """The history as text, an event a line: equal for equal runs."""

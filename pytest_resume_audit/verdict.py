@@ -362,11 +362,12 @@ class _Judgement:
         self._check_rows()
         self._find("lossy", "trained in part: some generations of the group", partial)
         self._find("lossy", "starved: buffered at the end, and no step took it", starved)
-        self._find(
-            "lossy",
-            "dropped after a restart, though no older than what an uninterrupted run trains",
-            self._dropped_by_a_restart() - touched - failed,
-        )
+        for when, given_up in self._dropped_without_need().items():
+            self._find(
+                "lossy",
+                f"dropped {when}, though no older than what an uninterrupted run trains",
+                given_up - touched - failed,
+            )
         structural = self._structural()
         if self.asked.demand == "clean" and not self.collector.structural:
             text = "not trained by an uninterrupted run" + self._why_structural(structural)
@@ -486,7 +487,12 @@ class _Judgement:
         return {o for life, until in self.lineage for o in life.ordinals(kind, until=until)}
 
     def _failed_for_good(self) -> set[int]:
-        """Prompts with a generation that failed, and that was not tried again."""
+        """Prompts with a generation that failed, and that was not tried again.
+
+        What has failed for good at a save, as where nothing comes between, stays so: when it comes
+        round again after a restart, it may be answered, and thrown away as settled.
+        """
+        for_good: set[int] = set()
         last: dict[tuple[int, int | None], str] = {}
         flying: Counter[tuple[int, int | None]] = Counter()
         for life, until in self.lineage:
@@ -505,8 +511,11 @@ class _Judgement:
                     flying[which] -= 1
                     last[which] = event.kind
             # A new try that is in flight when the lineage goes on elsewhere: it is not settled.
-            last.update((which, "in flight") for which, tries in flying.items() if tries > 0)
-        return {ordinal for (ordinal, _), end in last.items() if end == "failed"}
+            out = {which for which, tries in flying.items() if tries > 0}
+            last.update((which, "in flight") for which in out)
+            failed = {ordinal for (ordinal, _), end in last.items() if end == "failed"}
+            for_good |= failed & self.reference.failed - {ordinal for ordinal, _ in out}
+        return for_good | {ordinal for (ordinal, _), end in last.items() if end == "failed"}
 
     def _trainings(self, ordinal: int) -> list[tuple[int, int]]:
         """Life and step of each training of a prompt in the lineage.
@@ -584,23 +593,24 @@ class _Judgement:
             for ordinal in life.ordinals("dispatched") & save.standing.buffered
         }
 
-    def _dropped_by_a_restart(self) -> set[int]:
-        """Prompts whose answers a life took over and dropped, and for no reason but that.
+    def _dropped_without_need(self) -> dict[str, set[int]]:
+        """Prompts that were dropped for no reason but a restart, or a save.
 
-        A restart changes when answers are trained, and so which become too old: such a drop is
-        right, whatever an uninterrupted run drops. Where that trains one as old, age is no reason.
+        A restart changes when answers are trained, and so which become too old: to drop what it
+        took over is right then, whatever an uninterrupted run drops. Where that trains one as old,
+        age is no reason. Of answers made anew, other limits of a collector may be the reason.
         """
+        by_a_restart: set[int] = set()
+        in_a_save: set[int] = set()
         oldest = self.reference.oldest
-        if oldest is None or self.asked.timeline.changes:
-            return set()
-        return {
-            end.ordinal
-            for end in self.history.ends()
-            if end.kind == "dropped"
-            and end.carried_over
-            and end.age <= oldest
-            and end.ordinal in self.reference.trained
-        }
+        if oldest is not None and not self.asked.timeline.changes:
+            for end in self.history.ends():
+                if end.kind != "dropped" or end.age > oldest:
+                    continue
+                if end.ordinal in self.reference.trained:
+                    by_a_restart.update([end.ordinal] if end.carried_over else ())
+                    in_a_save.update([end.ordinal] if end.in_save else ())
+        return {"after a restart": by_a_restart, "in a save": in_a_save - by_a_restart}
 
     # -- reasons -------------------------------------------------------------------------------
 

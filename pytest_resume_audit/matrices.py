@@ -44,8 +44,9 @@ class Order:
         key: sorts the prompts in flight; the first one ends.
         by_position: how a script takes the same one.
         late: one that ends after all others that are in flight.
-        fails: one that fails.
+        fails: those that fail.
         backlog: steps that the buffer must be enough for before one is taken.
+        last_first: whether the last generation of a group ends first.
         sizes: fields of the setup that belong to it.
     """
 
@@ -54,8 +55,9 @@ class Order:
     key: Callable[[int], Any] = int
     by_position: str = "oldest 1"
     late: int | None = None
-    fails: int | None = None
+    fails: tuple[int, ...] = ()
     backlog: int = 1
+    last_first: bool = False
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def next(self, flying: Iterable[int]) -> int:
@@ -65,11 +67,11 @@ class Order:
 
 ORDERS = (
     Order("ordered", "answers come in order"),
-    Order("reversed", "the newest answer comes first", lambda o: -o, "newest 1"),
+    Order("reversed", "the newest answer comes first", lambda o: -o, "newest 1", last_first=True),
     Order("alternate", "every other answer comes first", lambda o: (o % 2, o), "newest 1"),
     Order("straggler", "one prompt stays in flight to the end", late=1, by_position="newest 1"),
     # By position it is a whole group that fails, and groups may be larger after a restart.
-    Order("failing", "a generation fails", fails=5, sizes={"max_failures": 3}),
+    Order("failing", "two generations fail", fails=(5, 6), sizes={"max_failures": 6}),
     Order(
         "stale",
         "an answer comes when it is too old, and is evicted by the next step, or on restore",
@@ -108,11 +110,20 @@ PASSES = Sizes(
 )
 SHORT = Sizes(
     "short",
-    "three passes of 5 prompts in twos, steps of 3",
-    {"prompts": 5, "passes": 3, "batch_size": 2, "prompts_per_step": 3},
+    "three shuffled passes of 5 prompts in twos, steps of 3",
+    {"prompts": 5, "passes": 3, "shuffle": True, "batch_size": 2, "prompts_per_step": 3},
 )
 LIMITED = Sizes("limited", "6 prompts in flight at the most", {"max_in_flight": 6})
 CROWDED = Sizes("crowded", "6 groups fit in the buffer", {"capacity": 6})
+TIGHT = Sizes(
+    "tight",
+    "two passes of 6 prompts in fours, steps of 3, groups of 2; 3 prompts in flight and 5 "
+    "groups in the buffer at the most",
+    {
+        "prompts": 6, "passes": 2, "prompts_per_step": 3, "group_size": 2,
+        "max_in_flight": 3, "capacity": 5,
+    },
+)  # fmt: skip
 TWINS = Sizes("twins", "16 prompts, of which every two have one text", {"texts": 8})
 LONG = Sizes("long", "64 prompts in twos", {"prompts": 64, "batch_size": 2})
 """The sizes of the runs."""
@@ -211,16 +222,17 @@ class _Run:
     def _end(self, ordinal: int) -> Iterator[Event]:
         size = self.setup.group_size
         version = self.flying[ordinal]
-        if ordinal == self.order.fails:
+        fails = ordinal in self.order.fails
+        if fails:
             one = f"{ordinal}" if size == 1 else f"{ordinal}:0"
             yield Event(f"fail {one}", "fail oldest 1", self.place)
         position = f"finish {self.order.by_position}"
-        rest = range(1 if ordinal == self.order.fails else 0, size)
-        for generation in rest:
+        rest = range(1 if fails else 0, size)
+        for generation in reversed(rest) if self.order.last_first else rest:
             one = f"{ordinal}" if size == 1 else f"{ordinal}:{generation}"
             yield Event(f"finish {one}", position, self.place)
         del self.flying[ordinal]
-        if ordinal != self.order.fails:
+        if not fails:
             self.buffered[ordinal] = version
         self._dispatch()
 
@@ -290,6 +302,13 @@ THRICE = Insert(
         "PrimeIntellect-ai/prime-rl#3332",
         "KempnerInstitute/KempnerForge#57",
     ),
+)
+SAME_SAVE = Insert(
+    "same-save",
+    "resumed twice from one checkpoint: the life between leaves no trace",
+    "save; crash; restart; {again}; {next}; crash; restart; {again}",
+    must_reach=("saved", "resumed twice from one checkpoint"),
+    ahead=3,
 )
 STOPPED = Insert("stopped", "stopped and restarted", "save; stop; restart; {again}")
 STOPPED_LATE = Insert(
@@ -479,47 +498,66 @@ def every_save_point(sizes: Sizes, order: Order, insert: Insert) -> Iterator[Nam
         )
 
 
-def many_saves(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
+def many_saves(sizes: Sizes, order: Order, *, back: int = 0) -> Iterator[NamedTimeline]:
     """A timeline for each event of a run that is saved behind every event, once it has ten saves.
 
     Names and numbers of checkpoints get one digit more then, and old ones may be cleared away.
+
+    Args:
+        sizes: of the run.
+        order: in which its answers come.
+        back: how many saves before the newest one it is restarted from.
     """
     fields = {**sizes.fields, **order.sizes}
     run = events(Setup(**fields), order)
     whole = _script(event.step for event in run)
     for number in range(10, len(run) + 1):
-        before, rest = run[:number], run[number:]
+        kept = number - back
+        restart = f"restart from {kept - 1}" if back else "restart"
         script, by_position = (
             _script(
                 [
-                    *(f"{word}; save" for word in _words(before, by_position=form)),
-                    "crash; restart",
-                    _again(before[-1], by_position=form),
-                    *_words(rest, by_position=form),
+                    *(f"{word}; save" for word in _words(run[:number], by_position=form)),
+                    f"crash; {restart}",
+                    _again(run[kept - 1], by_position=form),
+                    *_words(run[kept:], by_position=form),
                 ]
             )
             for form in (False, True)
         )
+        name = f"{sizes.name}-{order.name}-{number:02}-saves"
+        older = f" and restarted from {back} saves before" if back else ""
         yield NamedTimeline(
-            name=f"{sizes.name}-{order.name}-{number:02}-saves",
+            name=f"{name}-older" if back else name,
             purpose=f"{sizes.says}, {order.says}; saved after every event, and crashed after "
-            f"{run[number - 1].step}",
+            f"{run[number - 1].step}{older}",
             script=script,
             by_position=by_position,
             uninterrupted=whole,
             demand="lossless",
-            must_reach=PLAIN.must_reach,
+            must_reach=OLDER.must_reach if back else PLAIN.must_reach,
             sizes=fields,
             seen=OLDER.seen,
         )
 
 
-def every_two_save_points(sizes: Sizes, order: Order) -> Iterator[NamedTimeline]:
-    """A timeline for every two events of a run, saved, crashed and restarted behind both."""
+def every_two_save_points(
+    sizes: Sizes, order: Order, *, third: bool = False
+) -> Iterator[NamedTimeline]:
+    """A timeline for every two events of a run, saved, crashed and restarted behind both.
+
+    Args:
+        sizes: of the run.
+        order: in which its answers come.
+        third: whether to take only those that have a third of the run between them: the life in
+            the middle draws, trains and comes into another pass.
+    """
     fields = {**sizes.fields, **order.sizes}
     run = events(Setup(**fields), order)
     whole = _script(event.step for event in run)
     for first, second in combinations(range(1, len(run) + 1), 2):
+        if third and second - first != len(run) // 3:
+            continue
         halves = run[:first], run[first:second]
         script, by_position = (
             "; ".join(
@@ -602,20 +640,37 @@ def nightly() -> Iterator[NamedTimeline]:
             yield from every_save_point(EVEN, order, insert)
         for sizes in (PASSES, SHORT):
             yield from every_save_point(sizes, order, TWICE)
+        # What no other size or insert brings together: limits, groups, passes and races.
+        for insert in (PLAIN, NO_BUFFER, THRICE, SAME_SAVE, RACED):
+            yield from every_save_point(TIGHT, order, insert)
+        for sizes in (UNEVEN, PASSES, SHORT, TIGHT):
+            yield from every_two_save_points(sizes, order, third=True)
+    yield from many_saves(EVEN, orders[0], back=3)
 
 
 def full() -> Iterator[NamedTimeline]:
     """Everything: each size in each order with each insert, and every two save points."""
-    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, STOPPED, STOPPED_LATE, ROLLED_BACK, OLDER]
+    inserts = [
+        PLAIN,
+        NO_BUFFER,
+        TWICE,
+        THRICE,
+        SAME_SAVE,
+        STOPPED,
+        STOPPED_LATE,
+        ROLLED_BACK,
+        OLDER,
+    ]
     inserts += [BRANCHED, AFRESH, LEGACY, LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST]
     inserts += [TORN, TORN_FIRST]
     one_pass = (EVEN, LIMITED, CROWDED)
-    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
+    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED, TIGHT):
         for order in ORDERS:
             for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
                 yield from every_save_point(sizes, order, insert)
             yield from every_two_save_points(sizes, order)
             yield from many_saves(sizes, order)
+            yield from many_saves(sizes, order, back=3)
     for order in ORDERS:
         yield from every_save_point(TWINS, order, PLAIN)
         yield from every_save_point(LONG, order, PLAIN)

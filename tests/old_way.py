@@ -92,7 +92,8 @@ class OldWay:
 
     def _restart(self, words: list[str]) -> None:
         text = " ".join(words)
-        saved = self.saves[0 if "from 0" in text else -1] if self.saves else Saved()
+        source = re.search(r"from (\d+)", text)
+        saved = self.saves[int(source[1]) if source else -1] if self.saves else Saved()
         self._begin(Saved() if "afresh" in text else saved)
         if "no_buffer" in text:
             self.now.buffered = {}

@@ -21,7 +21,17 @@ from pytest_resume_audit import (
     run,
 )
 from pytest_resume_audit.catalogue import MATRICES, NAMED, NamedTimeline, matrix
-from pytest_resume_audit.matrices import EVEN, ORDERS, PLAIN, UNEVEN, events, every_save_point
+from pytest_resume_audit.matrices import (
+    EVEN,
+    ORDERS,
+    PLAIN,
+    TIGHT,
+    UNEVEN,
+    events,
+    every_save_point,
+    every_two_save_points,
+    many_saves,
+)
 from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import AuditReport
 
@@ -45,7 +55,7 @@ def test_a_matrix_has_short_names_each_once(name: str) -> None:
 
 
 def test_the_nightly_matrix_has_thousands_and_the_full_one_all_of_them() -> None:
-    assert 3_000 < len(NIGHTLY) < 5_000
+    assert 3_000 < len(NIGHTLY) < 5_500
     assert {timeline.name for timeline in NIGHTLY} < {timeline.name for timeline in matrix("full")}
 
 
@@ -91,6 +101,42 @@ def test_every_order_has_its_own_way(order) -> None:
     assert ends[:4] == first[order.name]
     last = {"straggler": 1, "reversed": 0}
     assert ends[-1] == last.get(order.name, 15)
+
+
+def test_the_generations_of_a_group_end_in_both_orders() -> None:
+    of_ten = {
+        order.name: [
+            event.step
+            for event in events(Setup(**UNEVEN.fields, **order.sizes), order)
+            if event.step.startswith("finish 10:")
+        ]
+        for order in ORDERS
+    }
+    assert of_ten["ordered"] == ["finish 10:0", "finish 10:1"]
+    assert of_ten["reversed"] == ["finish 10:1", "finish 10:0"]
+
+
+def test_two_prompts_fail_at_once() -> None:
+    order = next(order for order in ORDERS if order.name == "failing")
+    steps = [event.step for event in events(Setup(), order)]
+    assert steps[steps.index("fail 5") + 1] == "fail 6"
+
+
+def test_a_run_is_resumed_from_a_save_before_the_newest() -> None:
+    """Saved behind each of ten events; the eighth is the first step, after the loader gave 12."""
+    timeline = next(iter(many_saves(EVEN, ORDERS[0], back=3)))
+    steps = split(timeline.script)
+    assert steps[:20:2] == [event.step for event in events(Setup(), ORDERS[0])[:10]]
+    assert steps[1:20:2] == ["save"] * 10
+    assert steps[20:25] == ["crash", "restart from 6", "hand_out 12", "train", "hand_out 16"]
+
+
+def test_two_save_points_a_third_of_the_run_apart_cross_into_another_pass() -> None:
+    """Of 12 prompts in passes of 6 the life in the middle draws both from the first and on."""
+    scripts = [t.script for t in every_two_save_points(TIGHT, ORDERS[0], third=True)]
+    lives = [script.split("save; crash; restart; ") for script in scripts]
+    places = [[re.findall(r"hand_out (\d+)", life)[-1] for life in three[:2]] for three in lives]
+    assert ["4", "10"] in places
 
 
 def test_a_stale_answer_comes_two_steps_after_its_prompt() -> None:

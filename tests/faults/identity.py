@@ -56,7 +56,7 @@ class InOrder(Small):
     because="5 is trained under a new number, so the mark stays at 5; 5-7 are trained",
     duplicated="5-7",
     why={"trained before a save and again": "5-7"},
-    caught_by="even-failing-15",
+    caught_by="even-failing-16",
 )
 class RetriedUnderANewName(InOrder):
     """Gives what is tried again a new number, and never closes the old one.

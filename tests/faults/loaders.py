@@ -100,13 +100,15 @@ class Rows:
         self.epoch = self.yielded = 0
 
     def __iter__(self) -> Iterator[list[Prompt]]:
-        order = replace(self.rig.setup, seed=self.seed).order(self.epoch)
-        rows = [row for row in order if row not in self.excluded]
+        rows = [row for row in self.order() if row not in self.excluded]
         while batch := rows[self.yielded : self.yielded + self.rig.setup.batch_size]:
             self.yielded += len(batch)
             yield [self.rig.prompts[row] for row in batch]
         self.epoch, self.yielded = self.epoch + 1, 0
         self.excluded.clear()
+
+    def order(self) -> Sequence[int]:
+        return replace(self.rig.setup, seed=self.seed).order(self.epoch)
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "yielded": self.yielded}

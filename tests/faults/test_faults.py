@@ -13,7 +13,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from faults import counters, groups, identity, loaders, pipeline, place, torn_sets, unseen
+from faults import (
+    counters,
+    groups,
+    identity,
+    loaders,
+    meetings,
+    pipeline,
+    place,
+    torn_sets,
+    unseen,
+)
 from faults.identity import InOrder
 from faults.loaders import OwnLoader
 from faults.planted import KINDS, OUT_OF_SCOPE, PLANTED, Planted, numbers
@@ -24,7 +34,7 @@ from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import Asked, AuditReport
 
 EVERYTHING = os.environ.get("RESUME_AUDIT_EVERY") == "1"
-MODULES = (place, torn_sets, pipeline, loaders, identity, groups, counters, unseen)
+MODULES = (place, torn_sets, pipeline, loaders, identity, groups, counters, unseen, meetings)
 FAULTS = [pytest.param(fault, id=fault.row) for fault in PLANTED]
 CAUGHT = [pytest.param(fault, id=fault.row) for fault in PLANTED if fault.caught_by]
 RIGHT = [pytest.param(fault, id=fault.row) for fault in PLANTED if not fault.caught_by]

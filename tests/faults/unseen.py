@@ -179,7 +179,7 @@ class RetriesForgotten(Small):
 
     def train_step(self) -> bool:
         trained = super().train_step()
-        for group in self.again:
-            self.send(group.number, group.prompt)
+        self.waiting.extend((group.number, group.prompt) for group in self.again)
         self.again.clear()
+        self.dispatch()
         return trained

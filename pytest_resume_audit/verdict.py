@@ -368,6 +368,11 @@ class _Judgement:
                 f"dropped {when}, though no older than what an uninterrupted run trains",
                 given_up - touched - failed,
             )
+        self._find(
+            "lossy",
+            "dropped without having been asked for, though an uninterrupted run trains them",
+            self._dropped_unasked() - touched - failed,
+        )
         structural = self._structural()
         if self.asked.demand == "clean" and not self.collector.structural:
             text = "not trained by an uninterrupted run" + self._why_structural(structural)
@@ -611,6 +616,16 @@ class _Judgement:
                     by_a_restart.update([end.ordinal] if end.carried_over else ())
                     in_a_save.update([end.ordinal] if end.in_save else ())
         return {"after a restart": by_a_restart, "in a save": in_a_save - by_a_restart}
+
+    def _dropped_unasked(self) -> set[int]:
+        """Prompts that were dropped before there was anything to be said against an answer.
+
+        Where nothing in the lineage was asked for, the engine is not watched.
+        """
+        asked = self._in_lineage("dispatched")
+        if not asked or self.asked.timeline.changes:
+            return set()
+        return (self._in_lineage("dropped") - asked) & self.reference.trained
 
     # -- reasons -------------------------------------------------------------------------------
 

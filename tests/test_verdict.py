@@ -829,6 +829,70 @@ def test_with_other_sizes_other_answers_are_dropped() -> None:
     assert (report.verdict, report.dropped) == ("lossless", [4, 5, 6, 7])
 
 
+def drops_in_a_save(**save: Any) -> Run:
+    """4-7 are in flight, and dropped in the save behind step 1."""
+    run = Run()
+    run.life(
+        events("dispatched", "0-7", 0),
+        trains(1, "0-3"),
+        [Event("dropped", ordinal, None, 1, "a save") for ordinal in numbers("4-7")],
+    )
+    record = run.save(stands(8, trained="0-3", in_flight="4-7"), "0-3", version=1, position=12)
+    record.end = 16
+    for field, value in save.items():
+        setattr(record, field, value)
+    run.life(events("dispatched", "8-15", 1), trains(2, "8-15"), origin=1, start_place=8)
+    return run
+
+
+def test_a_save_is_no_reason_to_drop_an_answer() -> None:
+    report = drops_in_a_save().judged("0-3 8-15", reference=replace(expects(ALL), oldest=1))
+    in_a_save = "dropped in a save, though no older than what an uninterrupted run trains"
+    assert findings(report) == [("lossy", in_a_save, [4, 5, 6, 7])]
+    assert report.dropped == [4, 5, 6, 7]
+
+
+def test_what_happens_between_the_points_of_a_save_is_not_for_the_save() -> None:
+    report = drops_in_a_save(raced=("train",)).judged(
+        "0-3 8-15", reference=replace(expects(ALL), oldest=1)
+    )
+    assert (report.verdict, report.dropped) == ("lossless", [4, 5, 6, 7])
+
+
+def drops_unasked(asked: str) -> Run:
+    """4-7 are handed out, and some prompts are asked for, before the save; 6 and 7 are dropped."""
+    run = Run()
+    run.life(events("handed_out", "0-7"), events("dispatched", asked, 0), trains(1, "0-3"))
+    run.save(stands(8, trained="0-3", handed_out="6 7", in_flight="4 5"), "0-3", version=1)
+    dropped = [Event("dropped", ordinal, None, 1, "no room") for ordinal in (6, 7)]
+    run.life(dropped, trains(2, "4 5 8-15"), origin=1, start_place=8)
+    return run
+
+
+UNASKED = "dropped without having been asked for, though an uninterrupted run trains them"
+
+
+def test_there_is_no_reason_to_drop_what_was_never_asked_for() -> None:
+    assert findings(drops_unasked("0-5").judged("0-5 8-15")) == [("lossy", UNASKED, [6, 7])]
+    assert findings(drops_unasked("0-6").judged("0-5 8-15")) == [("lossy", UNASKED, [7])]
+
+
+def test_unless_an_uninterrupted_run_drops_it_too() -> None:
+    report = drops_unasked("0-5").judged("0-5 8-15", reference=expects("0-5 7-15", dropped="6"))
+    assert findings(report) == [("lossy", UNASKED, [7])]
+
+
+def test_where_the_engine_is_not_watched_nothing_is_known_to_be_asked_for() -> None:
+    assert drops_unasked("").judged("0-5 8-15").verdict == "lossless"
+
+
+def test_with_other_sizes_others_may_be_dropped_unasked() -> None:
+    report = drops_unasked("0-5").judged(
+        "0-5 8-15", script="save; crash; restart with capacity 4; drain"
+    )
+    assert (report.verdict, report.dropped) == ("lossless", [6, 7])
+
+
 # --- structural ---------------------------------------------------------------------------------
 
 

@@ -310,3 +310,31 @@ class AnswersTheSettled(Rewinding):
     def ended(self, group: Group) -> None:
         if group.number not in self.known:
             super().ended(group)
+
+
+@planted(
+    "J11",
+    "hand_out 8; save; crash; restart",
+    setup=Setup(max_in_flight=6),
+    because="6 and 7 wait for room at the save, and are given up by the restart",
+    dropped="6 7",
+    finding="dropped without having been asked for",
+    concerned="6 7",
+    caught_by="gap-fill-tail",
+)
+class GivesUpWhatWaits(Small):
+    """Gives up at a restart what had no room yet at the save, and says so.
+
+    Needs a limit, and a verdict that does not take a word for a reason. Seen in no public thread.
+    """
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "waiting": [prompt.row for _, prompt in self.waiting]}
+
+    def out(self) -> list[tuple[int, int]]:
+        return [(group.number, group.prompt.row) for group in self.flying]
+
+    def load(self, state: dict[str, Any], *, load_replay_buffer: bool) -> None:
+        super().load(state, load_replay_buffer=load_replay_buffer)
+        for row in state["waiting"]:
+            self.rig.dropped(self.rig.prompts[row], "had no room")

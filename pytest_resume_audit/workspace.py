@@ -48,10 +48,10 @@ def workspace() -> Iterator[Path]:
 
 
 def _directory(held: ExitStack) -> Path:
+    _remove_left_ones()  # first: there may be no room because of them
     memory = _memory()
     if memory is None:
         return Path(tempfile.mkdtemp(prefix=_NAME))
-    _remove_left_ones(memory)
     while True:
         root = Path(tempfile.mkdtemp(prefix=_NAME, dir=memory))
         held.enter_context(_locked(root))
@@ -72,9 +72,9 @@ def _memory() -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _remove_left_ones(memory: str) -> None:
+def _remove_left_ones() -> None:
     """Remove what runs have left that were killed. It takes one look for all runs of a process."""
-    for root in Path(memory).glob(f"{_NAME}*"):
+    for root in Path(_MEMORY).glob(f"{_NAME}*"):
         with _locked(root, wait=False) as ours:
             if ours:
                 shutil.rmtree(root, ignore_errors=True)

@@ -35,6 +35,7 @@ with workspace.workspace() as root:
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(workspace, "_MEMORY", str(tmp_path))
     monkeypatch.setattr(workspace, "_memory", lambda: str(tmp_path))
     workspace._remove_left_ones.cache_clear()
     yield tmp_path
@@ -64,6 +65,14 @@ def test_what_a_killed_run_has_left_is_removed(holder, memory):
     with workspace.workspace() as root:
         assert list(memory.iterdir()) == [root]
     assert list(memory.iterdir()) == []
+
+
+def test_it_is_so_where_it_has_left_no_room(holder, memory, monkeypatch):
+    holder.kill()
+    holder.wait()
+    monkeypatch.setattr(workspace, "_memory", lambda: None if list(memory.iterdir()) else memory)
+    with workspace.workspace() as root:
+        assert list(memory.iterdir()) == [root]
 
 
 def test_what_another_run_uses_is_not(holder):
@@ -103,7 +112,7 @@ def test_one_that_was_removed_before_it_was_locked_is_made_anew(memory, monkeypa
         made.append(Path(root))
         if len(made) == 1:
             workspace._remove_left_ones.cache_clear()
-            workspace._remove_left_ones(str(memory))
+            workspace._remove_left_ones()
         return root
 
     make = tempfile.mkdtemp
@@ -148,6 +157,7 @@ ENOUGH = 1 << 30
 def test_checkpoints_are_in_memory_where_a_gibibyte_is_free(
     blocks: int, writable: bool, where: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(workspace, "_MEMORY", "/dev/shm")
     room = SimpleNamespace(f_bavail=blocks, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: room)
     monkeypatch.setattr(os, "access", lambda path, mode: writable)

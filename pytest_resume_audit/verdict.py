@@ -498,6 +498,7 @@ class _Judgement:
         round again after a restart, it may be answered, and thrown away as settled.
         """
         for_good: set[int] = set()
+        failed: set[int] = set()
         last: dict[tuple[int, int | None], str] = {}
         flying: Counter[tuple[int, int | None]] = Counter()
         for life, until in self.lineage:
@@ -520,7 +521,7 @@ class _Judgement:
             last.update((which, "in flight") for which in out)
             failed = {ordinal for (ordinal, _), end in last.items() if end == "failed"}
             for_good |= failed & self.reference.failed - {ordinal for ordinal, _ in out}
-        return for_good | {ordinal for (ordinal, _), end in last.items() if end == "failed"}
+        return for_good | failed
 
     def _trainings(self, ordinal: int) -> list[tuple[int, int]]:
         """Life and step of each training of a prompt in the lineage.
@@ -605,16 +606,16 @@ class _Judgement:
         took over is right then, whatever an uninterrupted run drops. Where that trains one as old,
         age is no reason. Of answers made anew, other limits of a collector may be the reason.
         """
-        by_a_restart: set[int] = set()
-        in_a_save: set[int] = set()
         oldest = self.reference.oldest
-        if oldest is not None and not self.asked.timeline.changes:
-            for end in self.history.ends():
-                if end.kind != "dropped" or end.age > oldest:
-                    continue
-                if end.ordinal in self.reference.trained:
-                    by_a_restart.update([end.ordinal] if end.carried_over else ())
-                    in_a_save.update([end.ordinal] if end.in_save else ())
+        if oldest is None or self.asked.timeline.changes:
+            return {}
+        young = [
+            end
+            for end in self.history.ends()
+            if end.kind == "dropped" and end.age <= oldest and end.ordinal in self.reference.trained
+        ]
+        by_a_restart = {end.ordinal for end in young if end.carried_over}
+        in_a_save = {end.ordinal for end in young if end.in_save}
         return {"after a restart": by_a_restart, "in a save": in_a_save - by_a_restart}
 
     def _dropped_unasked(self) -> set[int]:

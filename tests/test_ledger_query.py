@@ -972,19 +972,23 @@ def test_ctrl_c_in_a_question_is_ctrl_c(raised, comes):
         at.rows("SELECT 1")
 
 
+def reported_to(stdout, *words, unbuffered):
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_resume_audit", "ledger", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_report_that_cannot_be_written_is_no_verdict(ledgers, unbuffered):
     new_way(ledgers)
     for more in ([], ["--json"]):
         with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest_resume_audit", "ledger", ledgers.directory, *more],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-            )
+            done = reported_to(full, ledgers.directory, *more, unbuffered=unbuffered)
         assert done.returncode == 3
         assert done.stderr.startswith("Error: the report can't be written: No space left")
         assert len(done.stderr.splitlines()) == 1
@@ -997,14 +1001,7 @@ def test_a_report_that_nobody_reads_is_no_verdict(ledgers, unbuffered, as_json):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest_resume_audit", "ledger", ledgers.directory, *as_json],
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )
+        done = reported_to(pipe, ledgers.directory, *as_json, unbuffered=unbuffered)
     assert (done.returncode, done.stderr) == (3, "")
 
 

@@ -12,7 +12,6 @@ import functools
 import itertools
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -145,7 +144,6 @@ class Control:
         self.batches = 0
         self.first_place: int | None = None
         self.handed_out = 0
-        self.tries: Counter[tuple[int, int]] = Counter()
         self.runaway = ""
         self.pass_ended = False
         self.passes_ended = 0
@@ -369,8 +367,7 @@ class Control:
             if self.over:
                 raise LifeEnded
             ordinal = self.numbers.of("dispatched", prompt.row, generation)
-            self.tries[ordinal, generation] += 1
-            if self.tries[ordinal, generation] > MOST_TRIES:
+            if self.numbers.tries[ordinal, generation] > MOST_TRIES:
                 self._run_away(f"prompt {ordinal} has been asked for {MOST_TRIES} times")
             begun = Generation(ordinal, prompt, generation, self.weights(), future)
             self.in_flight.setdefault(ordinal, []).append(begun)

@@ -68,6 +68,7 @@ class LifeNumbering:
         place: of the loader, as far as it is known.
         restored: ordinals that were buffered at the save this life was restored from.
         owed: all that was out at that save, the buffered ones too.
+        tries: how often each generation of an ordinal was asked for.
     """
 
     def __init__(self, numbering: Numbering, settled: Iterable[int] = ()) -> None:
@@ -78,7 +79,7 @@ class LifeNumbering:
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
         self._lost: set[tuple[int, int]] = set()
-        self._tries: Counter[tuple[int, int]] = Counter()
+        self.tries: Counter[tuple[int, int]] = Counter()
         # By row: places that were handed out and not trained since, in their order.
         self._fresh: dict[int, list[int]] = {}
 
@@ -122,7 +123,7 @@ class LifeNumbering:
             # Asked for once more, it has the way before it again.
             for passed in (self._lost, self._reached["finished"], self._reached["buffered"]):
                 passed.discard((ordinal, generation))
-            self._tries[ordinal, generation] += 1
+            self.tries[ordinal, generation] += 1
         self._reached[stage].add((ordinal, generation))
         if stage == "trained":
             fresh = self._fresh.get(self.numbering.rows[ordinal], [])
@@ -155,7 +156,7 @@ class LifeNumbering:
             # One generation after the other: the group whose last one has ended is gone on with.
             for place in waiting:
                 last = place, generation - 1
-                if last in self._reached["finished"] and not self._tries[place, generation]:
+                if last in self._reached["finished"] and not self.tries[place, generation]:
                     return place
         # At last the settled: they go the way once more where a collector does not know them.
         for candidates in (waiting, ahead):
@@ -183,8 +184,8 @@ class LifeNumbering:
 
     def _is_behind(self, ordinal: int, generation: int) -> bool:
         """Whether another generation of the group has been asked for more often."""
-        tries = [many for (of, _), many in self._tries.items() if of == ordinal]
-        return self._tries[ordinal, generation] < max(tries, default=0)
+        tries = [many for (of, _), many in self.tries.items() if of == ordinal]
+        return self.tries[ordinal, generation] < max(tries, default=0)
 
     def came(self, row: int) -> bool:
         """Whether this row has been handed out in this life, and not trained since."""

@@ -72,6 +72,9 @@ class Waiter:
     thread: int | None
 
 
+_next_ticket = itertools.count(1).__next__
+
+
 @dataclass(eq=False)
 class Generation:
     """One generation that is in flight.
@@ -90,7 +93,7 @@ class Generation:
     future: Future[Rollout] | None = None
     ended: bool = False
     failed: bool = False
-    ticket: int = field(default_factory=itertools.count(1).__next__)
+    ticket: int = field(default_factory=_next_ticket)
 
     def result(self) -> Rollout:
         """The answer, or the failure."""
@@ -308,8 +311,12 @@ class Control:
         """Whether the loader's gate lets the next batch through."""
         return self.numbers.place < self.place_limit and not self.runaway
 
-    def hand_out(self, rows: Sequence[int], place: int | None) -> None:
-        """Note a batch that the loader handed out. The lock is held."""
+    def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
+        """Note a batch that the loader handed out. The lock is held.
+
+        Returns:
+            A ticket for each of its prompts.
+        """
         self.batches += 1
         ordinals = self.numbers.hand_out(rows, place)
         self.handed_out += len(ordinals)
@@ -320,6 +327,9 @@ class Control:
         for ordinal in ordinals:
             self.record("handed_out", ordinal)
         self.pass_ended = self.data_over = False
+        tickets = [_next_ticket() for _ in ordinals]
+        self.tickets.update(zip(tickets, ordinals, strict=True))
+        return tickets
 
     def end_pass(self, passes_ended: int | None = None) -> None:
         """Note that the loader said it has no more in this pass. The lock is held."""
@@ -366,7 +376,8 @@ class Control:
         with self.lock:
             if self.over:
                 raise LifeEnded
-            ordinal = self.numbers.of("dispatched", prompt.row, generation)
+            # Its ticket says which hand-out it is; unless one prompt is kept for all of its row.
+            ordinal = self.numbers.ask_for(prompt.row, generation, self.tickets.get(prompt.ticket))
             if self.numbers.tries[ordinal, generation] > MOST_TRIES:
                 self._run_away(f"prompt {ordinal} has been asked for {MOST_TRIES} times")
             begun = Generation(ordinal, prompt, generation, self.weights(), future)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -99,6 +99,11 @@ class Standing:
     owed: frozenset[int]
     partly: frozenset[int]
     place: int
+
+    @property
+    def done(self) -> frozenset[int]:
+        """Everything that is settled, in this life or before: trained, failed or dropped."""
+        return self.trained | self.settled | self.failed | self.dropped
 
     @property
     def unsettled(self) -> frozenset[int]:
@@ -230,6 +235,7 @@ class SaveRecord:
         standing: of the prompts when the save began.
         weight_version: of the weights when the save began.
         counts: of the weights when the save began.
+        answers: generations that were finished and not in the buffer, by ordinal.
         checkpoint: its name below the checkpoint root.
         published: whether the save came to its end.
         end: events of that life before the save had ended: with others between, where it was
@@ -251,6 +257,7 @@ class SaveRecord:
     standing: Standing
     weight_version: int
     counts: tuple[int, ...]
+    answers: Mapping[int, frozenset[int]] = field(default_factory=dict)
     checkpoint: str = ""
     published: bool = False
     end: int = 0
@@ -284,6 +291,8 @@ class LifeRecord:
         warned: whether it gave the warning that the collector declares for legacy checkpoints.
         left_behind: threads that survived the end of the life, and where they stand.
         data_set: that it trained on.
+        doubtful: ordinals of which nobody can tell which was asked for: their row was out in two
+            passes at once, with a part of it done before.
     """
 
     number: int
@@ -301,6 +310,7 @@ class LifeRecord:
     warned: bool = False
     left_behind: tuple[str, ...] = ()
     data_set: int = 0
+    doubtful: frozenset[int] = frozenset()
 
     @property
     def began(self) -> bool:

@@ -7,9 +7,11 @@ was finished, trained where one was buffered.
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from enum import IntEnum, auto
+
+from pytest_resume_audit.history import SaveRecord
 
 STAGES = ("handed_out", "dispatched", "finished", "buffered", "trained")
 """The way of a prompt, from the loader into the weights."""
@@ -23,10 +25,19 @@ class Numbering:
     Args:
         rows: the row at each ordinal; None while the uninterrupted run itself is played, which
             appends them as the loader hands them out.
+        given_up: ordinals that fail for good in the uninterrupted run.
+        retried: ordinals that fail there, and are tried again.
     """
 
-    def __init__(self, rows: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Sequence[int] | None = None,
+        given_up: frozenset[int] = frozenset(),
+        retried: frozenset[int] = frozenset(),
+    ) -> None:
         self.open = rows is None
+        self.given_up = given_up
+        self.retried = retried
         self.rows: list[int] = []
         self.places: dict[int, list[int]] = {}
         self.saved_places: dict[str, set[int]] = {}
@@ -35,7 +46,7 @@ class Numbering:
 
     def branch(self) -> Numbering:
         """The same stream, to be gone on with by itself."""
-        other = Numbering(self.rows)
+        other = Numbering(self.rows, self.given_up, self.retried)
         other.open = self.open
         other.saved_places = {name: set(places) for name, places in self.saved_places.items()}
         return other
@@ -57,6 +68,37 @@ class Numbering:
         return min(starts, key=lambda p: (abs(p - near), p), default=None)
 
 
+class _Fit(IntEnum):
+    """How well a place fits a generation of its row that is asked for: the first fits best."""
+
+    GOES_ON = auto()
+    """The generation before it has ended: one is asked for after the other."""
+    RETRIED = auto()
+    """It failed, and what fails is tried again."""
+    CAME = auto()
+    """It was handed out, and this generation not asked for."""
+    LOST = auto()
+    """It failed or was evicted, and may be tried again."""
+    SETTLED = auto()
+    """It came round, and the collector may not know that it is settled."""
+    OWED = auto()
+    """It was out at the save: it may be sent off from the checkpoint, without coming round."""
+    UNNEEDED = auto()
+    """It was out at the save, but seems to have been given up, or this answer to have been kept."""
+    BEHIND = auto()
+    """Another generation of it was asked for more often: it is asked for again as a whole."""
+    AGAIN = auto()
+    """It was asked for already."""
+    AHEAD = auto()
+    """Nothing is known of it."""
+    OVER = auto()
+    """It is settled."""
+
+
+_IN_DOUBT = (_Fit.CAME, _Fit.LOST, _Fit.OWED, _Fit.UNNEEDED)
+"""Where the collector may mean the one place as well as the other, as far as it has shown."""
+
+
 class LifeNumbering:
     """The numbering of one life's events.
 
@@ -68,7 +110,10 @@ class LifeNumbering:
         place: of the loader, as far as it is known.
         restored: ordinals that were buffered at the save this life was restored from.
         owed: all that was out at that save, the buffered ones too.
+        kept: generations that were finished then, of groups that were not all in the buffer.
+        failed_before: of what was out then, what had a failure and is not tried again.
         tries: how often each generation of an ordinal was asked for.
+        doubtful: ordinals of one row of which some were asked for, and nobody can tell which.
     """
 
     def __init__(self, numbering: Numbering, settled: Iterable[int] = ()) -> None:
@@ -76,12 +121,30 @@ class LifeNumbering:
         self.place = 0
         self.restored: frozenset[int] = frozenset()
         self.owed: frozenset[int] = frozenset()
+        self.kept: Mapping[int, frozenset[int]] = {}
+        self.failed_before: frozenset[int] = frozenset()
+        self.tries: Counter[tuple[int, int]] = Counter()
+        self.doubtful: set[int] = set()
         self._settled = set(settled)
         self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
         self._lost: set[tuple[int, int]] = set()
-        self.tries: Counter[tuple[int, int]] = Counter()
+        self._asked_last: dict[int, int] = {}  # by row
         # By row: places that were handed out and not trained since, in their order.
         self._fresh: dict[int, list[int]] = {}
+
+    def go_on_from(self, save: SaveRecord, failed: Set[int], *, load_buffer: bool) -> None:
+        """Take up what was so at the save that the life is restored from.
+
+        Args:
+            save: which one.
+            failed: ordinals of which a generation had failed by then.
+            load_buffer: whether what was in the buffer comes back.
+        """
+        standing = save.standing
+        self.place, self.owed, self.kept = standing.place, standing.unsettled, save.answers
+        self.restored = standing.buffered if load_buffer else frozenset()
+        self.failed_before = self.owed & self.numbering.given_up & failed
+        self._settled |= standing.done
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
         """The ordinals of a batch.
@@ -117,6 +180,22 @@ class LifeNumbering:
         self.reach(stage, ordinal, generation)
         return ordinal
 
+    def ask_for(self, row: int, generation: int, handed_out: int | None) -> int:
+        """The ordinal of a generation that is asked for now.
+
+        Args:
+            row: of its prompt.
+            generation: which one.
+            handed_out: the ordinal at which its prompt was handed out in this life, if it was.
+        """
+        if handed_out is None or self.numbering.rows[handed_out] != row:
+            return self.of("dispatched", row, generation)
+        # A collector may keep one prompt for all of its row: this one has been asked for then.
+        if self._fit(handed_out, generation) in (_Fit.AGAIN, _Fit.OVER):
+            return self.of("dispatched", row, generation)
+        self.reach("dispatched", handed_out, generation)
+        return handed_out
+
     def reach(self, stage: str, ordinal: int, generation: int) -> None:
         """Note that a generation whose ordinal is known has reached a stage."""
         if stage == "dispatched":
@@ -124,6 +203,7 @@ class LifeNumbering:
             for passed in (self._lost, self._reached["finished"], self._reached["buffered"]):
                 passed.discard((ordinal, generation))
             self.tries[ordinal, generation] += 1
+            self._asked_last[self.numbering.rows[ordinal]] = ordinal
         self._reached[stage].add((ordinal, generation))
         if stage == "trained":
             fresh = self._fresh.get(self.numbering.rows[ordinal], [])
@@ -141,51 +221,104 @@ class LifeNumbering:
             return self.numbering.append(row)
         if len(places) == 1:
             return places[0]
+        if stage == "dispatched":
+            return self._which_is_asked_for(places, generation)
         if stage == "trained" and not self._reached["dispatched"] and self._fresh.get(row):
             # Trained straight from the loader: which place it is, the hand-out has said.
             return self._fresh[row][0]
-        here = self._reached[stage]
-        later = STAGES[STAGES.index(stage) :]
+        return self._which_goes_on(stage, places, generation)
+
+    def _which_goes_on(self, stage: str, places: Sequence[int], generation: int) -> int:
+        """The place whose answer reaches a stage behind the first: where it left the one before."""
         earlier = self._reached[_EARLIER.get(stage, stage)]
-        came = 0 if stage == "dispatched" else generation
-        passed = {p for p in places if any((p, generation) in self._reached[s] for s in later)}
-        ahead = [p for p in places if p not in passed]
+        ahead = [p for p in places if not self._has_passed(stage, p, generation)]
         waiting = [p for p in ahead if p not in self._settled]
-        lost = [p for p in places if (p, generation) in self._lost and p not in self._settled]
-        if stage == "dispatched":
-            # One generation after the other: the group whose last one has ended is gone on with.
-            for place in waiting:
-                last = place, generation - 1
-                if last in self._reached["finished"] and not self.tries[place, generation]:
-                    return place
         # At last the settled: they go the way once more where a collector does not know them.
-        for candidates in (waiting, ahead):
-            for place in candidates:
-                if (place, came) in earlier and place not in lost:
-                    return place
-            if lost and stage == "dispatched":
-                return lost[0]
-        if stage == "dispatched":
-            # Sent off from the checkpoint itself, without coming round again.
-            for place in waiting:
-                if place in self.owed:
-                    return place
-            tried = [p for p in places if (p, generation) in here]
-            if tried:
-                # What is asked for again as a whole is so with the generations that had ended.
-                begun = [p for p in tried if self._is_behind(p, generation)]
-                return (begun or tried)[-1]
+        for place in (*waiting, *ahead):
+            if (place, generation) in earlier and not self._is_lost(place, generation):
+                return place
         if stage == "buffered":
-            # What is in flight has yet to end: a saved answer is of a place that has it already.
-            asked = self._reached["dispatched"]
-            waiting.sort(key=lambda p: (p not in self.restored, (p, generation) in asked, p))
+            waiting.sort(key=lambda place: (*self._fit_of_saved(place, generation), place))
         # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
         return waiting[0] if waiting else places[-1]
+
+    def _fit_of_saved(self, place: int, generation: int) -> tuple[bool, int, bool]:
+        """How well a place fits an answer that comes from the checkpoint: the lowest fits best."""
+        there = self.kept.get(place, frozenset())
+        # Whole groups come before halves: a save may begin by putting those in the buffer.
+        of_group = len(there) if generation in there else 0
+        # What is in flight has yet to end: a saved answer is of a place that has it already.
+        in_flight = (place, generation) in self._reached["dispatched"]
+        return place not in self.restored, -of_group, in_flight
+
+    def _has_passed(self, stage: str, place: int, generation: int) -> bool:
+        """Whether an answer has reached a stage, or a later one, in this life."""
+        later = STAGES[STAGES.index(stage) :]
+        return any((place, generation) in self._reached[one] for one in later)
+
+    def _is_lost(self, place: int, generation: int) -> bool:
+        return (place, generation) in self._lost and place not in self._settled
+
+    def _which_is_asked_for(self, places: Sequence[int], generation: int) -> int:
+        fits = {place: self._fit(place, generation) for place in places}
+        best = min(fits.values())
+        could_be = [place for place, fit in fits.items() if fit in _IN_DOUBT]
+        # Of two that have the whole way before them the one is as good as the other.
+        begun = [p for p in could_be if p in self.kept or self._is_lost(p, generation)]
+        if best in _IN_DOUBT and len(could_be) > 1 and begun:
+            self.doubtful.update(could_be)
+        fitting = [place for place, fit in fits.items() if fit is best]
+        return fitting[-1] if best in (_Fit.BEHIND, _Fit.AGAIN, _Fit.OVER) else fitting[0]
+
+    def _fit(self, place: int, generation: int) -> _Fit:
+        settled = place in self._settled
+        if not self._has_passed("dispatched", place, generation):
+            before = place, generation - 1
+            came = (place, 0) in self._reached["handed_out"]
+            if settled:
+                return _Fit.SETTLED if came else _Fit.OVER
+            if before in self._reached["finished"] and not self.tries[place, generation]:
+                return _Fit.GOES_ON
+            if self._seems_kept(place, generation):
+                return _Fit.UNNEEDED
+            if came:
+                return _Fit.CAME
+            if place in self.failed_before:
+                return _Fit.UNNEEDED
+            return _Fit.OWED if place in self.owed else _Fit.AHEAD
+        if self._is_lost(place, generation) and place not in self.numbering.given_up:
+            return _Fit.RETRIED if place in self.numbering.retried else _Fit.LOST
+        if (place, generation) in self._reached["dispatched"]:
+            return _Fit.BEHIND if self._is_behind(place, generation) else _Fit.AGAIN
+        return _Fit.OVER
+
+    def _seems_kept(self, place: int, generation: int) -> bool:
+        """Whether a group is gone on with from the checkpoint, by the answers that it lacks."""
+        kept = self.kept.get(place, frozenset())
+        if generation not in kept:
+            return False
+        asked = {g for (of, g), many in self.tries.items() if of == place and many}
+        if not asked or asked & kept:
+            return False
+        # A group is asked for from its first generation on, and one group after the other.
+        return generation < min(asked) or self._asked_last[self.numbering.rows[place]] != place
 
     def _is_behind(self, ordinal: int, generation: int) -> bool:
         """Whether another generation of the group has been asked for more often."""
         tries = [many for (of, _), many in self.tries.items() if of == ordinal]
         return self.tries[ordinal, generation] < max(tries, default=0)
+
+    def answers(self) -> dict[int, frozenset[int]]:
+        """The generations of each ordinal that are finished now, and not in the buffer.
+
+        Those from before the restart too: that they were not asked for again is all that is known.
+        """
+        taken_over = {(o, g) for o, kept in self.kept.items() for g in kept if not self.tries[o, g]}
+        there: dict[int, set[int]] = {}
+        for ordinal, generation in self._reached["finished"] | taken_over:
+            if not self._has_passed("buffered", ordinal, generation):
+                there.setdefault(ordinal, set()).add(generation)
+        return {ordinal: frozenset(generations) for ordinal, generations in there.items()}
 
     def came(self, row: int) -> bool:
         """Whether this row has been handed out in this life, and not trained since."""
@@ -216,8 +349,3 @@ class LifeNumbering:
     def settle(self, ordinal: int) -> None:
         """Note that a prompt failed or was dropped: what comes next of its row is another place."""
         self._settled.add(ordinal)
-
-    def pass_of(self, ordinal: int) -> int:
-        """The pass that an ordinal belongs to, from 0: how often its row came before."""
-        row = self.numbering.rows[ordinal]
-        return bisect.bisect_left(self.numbering.places[row], ordinal)

@@ -135,7 +135,9 @@ class Play:
         self.patient = patient
         self.style = style
         self.deadline = deadline
-        self.numbering = Numbering(None if reference is None else reference.rows)
+        self.numbering = Numbering()
+        if reference is not None:
+            self.numbering = Numbering(reference.rows, reference.failed, reference.retried)
         self.history = History()
         self.missed: list[Missed] = []
         self.in_the_way: set[str] = set()
@@ -360,13 +362,10 @@ class Play:
         save = self._save_named(name)
         self.record.origin = save.number
         standing = save.standing
-        settled = standing.trained | standing.settled | standing.failed | standing.dropped
-        self.progress = Progress(self.setup.group_size, settled, standing.unsettled)
-        numbers = self.control.numbers
-        numbers.place, numbers.restored = standing.place, standing.buffered
-        numbers.owed = standing.unsettled
-        for ordinal in settled:
-            self.control.numbers.settle(ordinal)
+        self.progress = Progress(self.setup.group_size, standing.done, standing.unsettled)
+        lineage = self.history.lineage()
+        failed = {o for life, until in lineage for o in life.ordinals("failed", until=until)}
+        self.control.numbers.go_on_from(save, failed, load_buffer=self.record.load_buffer)
         self._note("restored", save.number)
 
     _chosen_by = "latest chose"
@@ -432,6 +431,7 @@ class Play:
         record.final = self.progress.standing(control.numbers.place)
         record.warned = self.overheard.warned
         record.most_in_flight = control.most_in_flight
+        record.doubtful = frozenset(control.numbers.doubtful)
         if control.first_place is not None:
             record.start_place = control.first_place
         record.left_behind = self.life.end()
@@ -859,6 +859,7 @@ class Play:
             standing=self.progress.standing(self.control.numbers.place),
             weight_version=version,
             counts=counts,
+            answers=self.control.numbers.answers(),
         )
         self.history.saves.append(save)
         self._note("saving", save.number)

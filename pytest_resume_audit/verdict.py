@@ -41,6 +41,10 @@ _FROM_LEGACY = "resumed from a legacy checkpoint"
 """The state without which a run shows nothing of the demand ``"legacy"``."""
 
 
+_NOT_TRAINED = ("failed", "evicted", "dropped")
+"""What may become of a prompt that is not trained, with a word in the history."""
+
+
 class Ordinals(list[int]):
     """Ordinals of one kind in a report: a list that knows its report, for failing asserts."""
 
@@ -356,20 +360,18 @@ class _Judgement:
         excused = self._excused_skips(skipped, lost) | self._excused_repeats(repeated)
         unexpected = {o for o in touched - expected if not self._is_beyond(o)}
         partial = touched - trained - self.reference.partial
-        self._find("lossy", "skipped", skipped - excused)
-        self._find("lossy", "trained more than once", duplicated - excused)
-        self._find("lossy", "trained, though an uninterrupted run does not", unexpected)
+        self._blame("skipped", skipped - excused)
+        self._blame("trained more than once", duplicated - excused)
+        self._blame("trained, though an uninterrupted run does not", unexpected)
         self._check_rows()
-        self._find("lossy", "trained in part: some generations of the group", partial)
-        self._find("lossy", "starved: buffered at the end, and no step took it", starved)
+        self._blame("trained in part: some generations of the group", partial)
+        self._blame("starved: buffered at the end, and no step took it", starved)
         for when, given_up in self._dropped_without_need().items():
-            self._find(
-                "lossy",
+            self._blame(
                 f"dropped {when}, though no older than what an uninterrupted run trains",
                 given_up - touched - failed,
             )
-        self._find(
-            "lossy",
+        self._blame(
             "dropped without having been asked for, though an uninterrupted run trains them",
             self._dropped_unasked() - touched - failed,
         )
@@ -835,12 +837,59 @@ class _Judgement:
             allowed.update(self.rows[o] for o in before if o > lowest)
         return {o for o, times in repeated.items() if times <= allowed[self.rows[o]]}
 
+    # -- what can't be told --------------------------------------------------------------------
+
+    @cached_property
+    def doubtful(self) -> frozenset[int]:
+        """Ordinals of which nobody can tell which of their row was asked for in the lineage."""
+        return frozenset().union(*(life.doubtful for life, _ in self.lineage))
+
+    @property
+    def _why_in_doubt(self) -> str:
+        return (
+            f"as far as can be told: {', '.join(map(str, sorted(self.doubtful)))} are of the same "
+            "rows in several passes, were out at once, and partly done: nobody can tell which was "
+            "asked for (passes of more prompts than are out at once keep them apart)"
+        )
+
+    def _is_told(self, ordinal: int) -> bool:
+        """Whether what is found of a prompt is so whichever of its row was asked for."""
+        if ordinal >= len(self.rows):
+            return True
+        row = self.rows[ordinal]
+        places = self.places[row]
+        # A buffer that takes two halves for a group evicts, and keeps, others than it should.
+        if any(not self._in_lineage(kind).isdisjoint(places) for kind in _NOT_TRAINED):
+            return False
+        if self.doubtful.isdisjoint(places):
+            return True
+        size = self.generations
+        counts = (self.counts or ())[row * size : (row + 1) * size]
+        expected = len(self.expected.intersection(places))
+        last = [event for event in self.lineage[-1][0].events if event.ordinal in places]
+        put = Counter(event.generation for event in last if event.kind == "buffered")
+        put.subtract(event.generation for event in last if event.kind == "trained")
+        return any(count != expected for count in counts) and max(put.values(), default=0) <= 0
+
     # -- checks -------------------------------------------------------------------------------
 
-    def _find(self, verdict: Verdict, text: str, ordinals: Iterable[int] = ()) -> None:
+    def _find(self, verdict: Verdict, text: str, ordinals: Iterable[int]) -> None:
         concerned = tuple(sorted(ordinals))
         if concerned:
             self.findings.append(Finding(verdict, text, concerned))
+
+    def _blame(self, text: str, ordinals: Iterable[int], told: bool | None = None) -> None:
+        """Find that prompts were lost or repeated: *undetermined* where that can't be told.
+
+        Whether it can, the prompts themselves say by default.
+        """
+        concerned = list(ordinals)
+        if told is None:
+            told = not self.doubtful or any(map(self._is_told, concerned))
+        if told:
+            self._find("lossy", text, concerned)
+        else:
+            self._find("undetermined", f"{text}, {self._why_in_doubt}", concerned)
 
     def _add(self, verdict: Verdict, text: str) -> None:
         self.findings.append(Finding(verdict, text))
@@ -849,11 +898,14 @@ class _Judgement:
         limit = self.setup.max_in_flight
         for life in self.history.lives:
             if limit is not None and life.most_in_flight > limit:
-                self._add(
-                    "lossy",
+                text = (
                     f"life {life.number} had {life.most_in_flight} prompts in flight, "
-                    f"over its limit of {limit}",
+                    f"over its limit of {limit}"
                 )
+                if life.doubtful:
+                    self._add("undetermined", f"{text}, {self._why_in_doubt}")
+                else:
+                    self._add("lossy", text)
             self._check_silent_restart(life)
             if life.origin is not None:
                 self._check_restored(life, self.history.save(life.origin))
@@ -903,25 +955,32 @@ class _Judgement:
                 version = begun.get((event.ordinal, event.generation))
                 if version is not None and version < save.weight_version:
                     older.add(event.ordinal)
-        self._find("lossy", "answered by weights older than the restored ones", older)
+        self._blame("answered by weights older than the restored ones", older)
 
     def _check_order(self, duplicated: set[int]) -> None:
         if self.collector.order != "stream":
             return
         repeated = {o for ordinal in duplicated for o in self.places[self.rows[ordinal]]}
+        late = self._late(repeated)
+        told = not self.doubtful or self._late(repeated, without=self.doubtful)
+        self._blame("trained out of the order of the stream", late, told=bool(told))
+
+    def _late(self, repeated: set[int], without: frozenset[int] = frozenset()) -> set[int]:
+        """What is trained behind something that comes after it in the stream."""
         furthest, late = -1, set()
         for life, until in self.lineage:
-            for event in life.events[:until]:
-                if event.kind == "trained" and event.ordinal is not None:
-                    # Events of one step are sorted: only from step to step can it fall back.
-                    # What is trained once more comes late by that: it has a finding of its own,
-                    # unless it came instead of another pass of its row, as the last weights say.
-                    once = len(self._trainings(event.ordinal)) == 1
-                    instead = self.counts is not None and event.ordinal not in repeated
-                    if event.ordinal < furthest and (once or instead):
-                        late.add(event.ordinal)
-                    furthest = max(furthest, event.ordinal)
-        self._find("lossy", "trained out of the order of the stream", late)
+            for kind, ordinal, *_ in life.events[:until]:
+                if kind != "trained" or ordinal is None or ordinal in without:
+                    continue
+                # Events of one step are sorted: only from step to step can it fall back.
+                # What is trained once more comes late by that: it has a finding of its own,
+                # unless it came instead of another pass of its row, as the last weights say.
+                once = len(self._trainings(ordinal)) == 1
+                instead = self.counts is not None and ordinal not in repeated
+                if ordinal < furthest and (once or instead):
+                    late.add(ordinal)
+                furthest = max(furthest, ordinal)
+        return late
 
     def _check_end(self) -> None:
         played = self.played

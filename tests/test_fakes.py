@@ -89,7 +89,7 @@ def test_a_prompt_knows_its_row_and_never_its_ordinal() -> None:
     prompt = Prompt(3)
     assert not hasattr(prompt, "__dict__")
     names = [name for name in dir(prompt) if not name.startswith("_")]
-    assert names == ["data_set", "row", "text", "text_of"]
+    assert names == ["data_set", "row", "text", "text_of", "ticket"]
     with pytest.raises(FrozenInstanceError):
         prompt.row = 4  # type: ignore[misc]
 
@@ -169,7 +169,9 @@ def test_a_text_that_two_rows_have_comes_back_with_the_buffer() -> None:
 def test_the_prompts_are_those_of_the_data_set() -> None:
     rig = Rig(FIVE)
     batch = next(iter(rig.loader))
-    assert batch[0] is rig.prompts[0]
+    assert batch[0] == rig.prompts[0]
+    # Though each hand-out of it is told from the others.
+    assert batch[0].ticket not in (rig.prompts[0].ticket, batch[1].ticket)
 
 
 def state(epoch: int, yielded: int) -> dict[str, int]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from pytest_resume_audit.history import SaveRecord, Standing
 from pytest_resume_audit.numbering import STAGES, LifeNumbering, Numbering
 
 TWICE = [0, 1, 2, 3, 0, 1, 2, 3]
@@ -71,12 +75,6 @@ def test_matches() -> None:
 )
 def test_find_the_nearest_place(rows: list[int], near: int, place: int | None) -> None:
     assert Numbering(TWICE).find(rows, near) == place
-
-
-def test_the_pass_of_an_ordinal() -> None:
-    # Shuffled: the second pass is 3, 2, 1, 0.
-    numbers = life([0, 1, 2, 3, 3, 2, 1, 0])
-    assert [numbers.pass_of(ordinal) for ordinal in range(8)] == [0] * 4 + [1] * 4
 
 
 # --- hand-outs ----------------------------------------------------------------------------------
@@ -393,6 +391,176 @@ def test_dispatched_once_too_often() -> None:
     numbers = life()
     numbers.hand_out([0, 1, 2, 3], 0)
     assert way(numbers, 1, "dispatched dispatched") == [1, 1]
+
+
+def test_what_is_tried_again_in_the_uninterrupted_run_is_so_before_another_that_came() -> None:
+    numbers = LifeNumbering(Numbering(TWICE, retried=frozenset({1})))
+    numbers.hand_out([0, 1, 2, 3], 0)
+    way(numbers, 1, "dispatched")
+    numbers.hand_out([0, 1, 2, 3], 4)
+    numbers.lose(1, 0)
+    assert way(numbers, 1, "dispatched dispatched") == [1, 5]
+
+
+def test_what_fails_for_good_in_the_uninterrupted_run_is_not_tried_again() -> None:
+    numbers = LifeNumbering(Numbering(TWICE, given_up=frozenset({1})))
+    numbers.owed = frozenset({1, 5})
+    way(numbers, 1, "dispatched")
+    numbers.lose(1, 0)
+    assert way(numbers, 1, "dispatched") == [5]
+
+
+def test_a_branch_knows_what_is_tried_again_too() -> None:
+    branch = Numbering(TWICE, frozenset({1}), frozenset({2})).branch()
+    assert (branch.rows, branch.given_up, branch.retried) == (TWICE, {1}, {2})
+
+
+# --- tickets ------------------------------------------------------------------------------------
+
+
+def test_a_prompt_says_which_hand_out_it_is() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.ask_for(1, 0, 5) == 5
+    assert numbers.ask_for(1, 0, 1) == 1
+    numbers.lose(5, 0)
+    assert numbers.ask_for(1, 0, 5) == 5
+
+
+def test_what_is_settled_and_asked_for_again_says_so() -> None:
+    numbers = life(settled=(0, 1, 2, 3))
+    numbers.hand_out([0, 1, 2, 3], 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.ask_for(1, 0, 1) == 1
+
+
+def test_one_prompt_that_is_kept_for_its_row_stands_for_each_of_its_places() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert numbers.ask_for(1, 0, 1) == 1
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.ask_for(1, 0, 1) == 5
+
+
+def test_the_ticket_of_another_row_says_nothing() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert numbers.ask_for(1, 0, 6) == 5
+
+
+# --- parts of groups from a checkpoint ----------------------------------------------------------
+
+
+def restarted(
+    answers: Mapping[int, set[int]],
+    *,
+    failed: frozenset[int] = frozenset(),
+    load_buffer: bool = True,
+    **stood: frozenset[int],
+) -> LifeNumbering:
+    """A life that is restored from a save at which these answers were there, and not buffered."""
+    stood.setdefault("in_flight", frozenset({1, 5}))
+    places: dict[str, Any] = {name: frozenset() for name in Standing.__dataclass_fields__}
+    save = SaveRecord(
+        number=1,
+        life=1,
+        position=0,
+        standing=Standing(**{**places, **stood, "place": 8}),
+        weight_version=0,
+        counts=(),
+        answers={ordinal: frozenset(there) for ordinal, there in answers.items()},
+    )
+    numbers = LifeNumbering(Numbering(TWICE, given_up=frozenset({1})))
+    numbers.go_on_from(save, failed, load_buffer=load_buffer)
+    return numbers
+
+
+def asked(numbers: LifeNumbering, generations: list[int]) -> list[int]:
+    return [numbers.of("dispatched", 1, generation) for generation in generations]
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_what_is_thrown_away_is_asked_for_as_a_whole(there: int) -> None:
+    assert asked(restarted({1: {there}}), [0, 1, 0, 1]) == [1, 1, 5, 5]
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_of_what_is_kept_only_the_rest_is_asked_for(there: int) -> None:
+    assert asked(restarted({1: {there}}), [1 - there, 0, 1]) == [1, 5, 5]
+
+
+def test_what_is_kept_of_larger_groups() -> None:
+    assert asked(restarted({1: {0, 2}}), [1, 0, 1, 2]) == [1, 5, 5, 5]
+    assert asked(restarted({1: {1, 2}}), [0, 0, 1, 2]) == [1, 5, 5, 5]
+    assert asked(restarted({1: {0}, 5: {0, 1}}), [1, 2, 2]) == [1, 1, 5]
+
+
+def test_what_has_failed_in_part_and_is_not_tried_again_leaves_its_row_to_the_other() -> None:
+    assert asked(restarted({}, failed=frozenset({1})), [0, 1]) == [5, 5]
+    # Unless the other has been asked for: then it is tried again after all.
+    assert asked(restarted({}, failed=frozenset({1})), [0, 0]) == [5, 1]
+    # Settled, it is not what is asked for first in any case.
+    settled = restarted({}, in_flight=frozenset({5}), failed=frozenset({1}))
+    assert asked(settled, [0]) == [5]
+
+
+def test_an_answer_that_was_there_is_put_in_the_buffer_at_its_own_place() -> None:
+    numbers = restarted({5: {0}})
+    assert asked(numbers, [0, 1, 1]) == [1, 1, 5]
+    assert numbers.of("buffered", 1, 0) == 5
+
+
+def test_a_save_may_begin_by_putting_whole_groups_in_the_buffer() -> None:
+    numbers = restarted({1: {0}, 5: {0, 1}})
+    assert [numbers.of("buffered", 1, generation) for generation in (0, 1)] == [5, 5]
+
+
+def test_what_was_in_the_buffer_comes_back_with_it_alone() -> None:
+    stood = {"in_flight": frozenset({1}), "buffered": frozenset({5})}
+    assert restarted({1: {0}}, **stood).of("buffered", 1, 0) == 5
+    assert restarted({1: {0}}, load_buffer=False, **stood).of("buffered", 1, 0) == 1
+
+
+def test_what_is_there_at_a_save() -> None:
+    numbers = restarted({1: {0, 1}, 5: {0}})
+    numbers.reach("finished", 2, 1)
+    numbers.reach("finished", 3, 0)
+    numbers.reach("buffered", 3, 0)
+    numbers.reach("dispatched", 1, 1)
+    assert numbers.answers() == {1: {0}, 2: {1}, 5: {0}}
+    numbers.reach("buffered", 5, 0)
+    assert numbers.answers() == {1: {0}, 2: {1}}
+
+
+def test_where_part_of_a_group_is_there_nobody_can_tell_which_is_asked_for() -> None:
+    numbers = restarted({1: {0}})
+    asked(numbers, [0])
+    assert numbers.doubtful == {1, 5}
+
+
+def test_where_both_have_the_whole_way_before_them_it_does_not_matter() -> None:
+    numbers = restarted({})
+    asked(numbers, [0, 0])
+    assert numbers.doubtful == set()
+
+
+def test_where_a_retry_may_be_the_other_place_nobody_can_tell() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    way(numbers, 1, "dispatched")
+    numbers.lose(1, 0)
+    numbers.hand_out([0, 1, 2, 3], 4)
+    assert not numbers.doubtful
+    way(numbers, 1, "dispatched")
+    assert numbers.doubtful == {1, 5}
+
+
+def test_with_its_ticket_there_is_no_doubt() -> None:
+    numbers = restarted({1: {0}})
+    numbers.hand_out([0, 1], 4)
+    assert numbers.ask_for(1, 0, 5) == 5
+    assert numbers.doubtful == set()
 
 
 # --- drops --------------------------------------------------------------------------------------

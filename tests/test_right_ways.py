@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from right_ways import (
@@ -26,6 +27,17 @@ from right_ways import (
 
 from pytest_resume_audit import Collector, FrontierCollector, run
 from pytest_resume_audit.catalogue import NAMED, NamedTimeline, matrix
+from pytest_resume_audit.matrices import (
+    NO_BUFFER,
+    ORDERS,
+    PLAIN,
+    SAME_SAVE,
+    THRICE,
+    TIGHT,
+    TWICE,
+    every_save_point,
+    every_two_save_points,
+)
 from pytest_resume_audit.verdict import AuditReport
 
 EVERY = int(os.environ.get("RESUME_AUDIT_EVERY", "41"))
@@ -45,6 +57,18 @@ RIGHT = [
 NIGHTLY = matrix("nightly")
 FULL = random.Random(0).sample(matrix("full"), k=len(matrix("full")))
 """The full matrix out of its order, so that one in so many is a bit of everything."""
+
+
+def out_twice(group_size: int) -> list[NamedTimeline]:
+    """Timelines in which a row is out in two passes at once, with a part of a group in each."""
+    fields = {**TIGHT.fields, "shuffle": True, "group_size": group_size}
+    sizes = replace(TIGHT, fields=fields)
+    timelines: list[NamedTimeline] = []
+    for order in ORDERS:
+        for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, SAME_SAVE):
+            timelines += every_save_point(sizes, order, insert)
+        timelines += every_two_save_points(sizes, order, third=True)
+    return timelines
 
 
 def sample(timelines: Sequence[NamedTimeline], every: int) -> Sequence[NamedTimeline]:
@@ -74,6 +98,16 @@ def test_a_right_way_passes_the_nightly_matrix(collector: type[Collector]) -> No
 @pytest.mark.parametrize("collector", RIGHT)
 def test_a_right_way_passes_the_full_matrix(collector: type[Collector]) -> None:
     for timeline in sample(FULL, EVERY * 17):
+        report = run(collector, timeline)
+        assert is_right(report), report
+
+
+@pytest.mark.parametrize("group_size", [2, 3])
+@pytest.mark.parametrize("collector", [*RIGHT, FrontierCollector])
+def test_a_right_way_is_not_blamed_where_a_row_is_out_twice(
+    collector: type[Collector], group_size: int
+) -> None:
+    for timeline in sample(out_twice(group_size), EVERY):
         report = run(collector, timeline)
         assert is_right(report), report
 

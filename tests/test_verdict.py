@@ -2077,3 +2077,87 @@ def test_a_pass_that_is_never_begun_is_told_of() -> None:
     run.life(events("handed_out", "0 1"), events("dispatched", "0 1"), trains(1, "0"))
     report = run.judged("0", setup=Setup(prompts=2), demand="clean", reference=reference)
     assert [finding.text for finding in report.findings] == ["not trained by an uninterrupted run"]
+
+
+# --- what can't be told ---------------------------------------------------------------------------
+
+SHUFFLED = (0, 1, 2, 3, 3, 2, 1, 0)
+"""Rows of two passes: row 1 is at 1 and at 6."""
+
+IN_DOUBT = (
+    ", as far as can be told: 1, 6 are of the same rows in several passes, were out at once, and "
+    "partly done: nobody can tell which was asked for (passes of more prompts than are out at once "
+    "keep them apart)"
+)
+
+
+def in_doubt(*happened: list[Event], doubtful: str = "1 6", **fields: Any) -> Run:
+    run = Run(rows=SHUFFLED)
+    run.life(*happened, doubtful=frozenset(numbers(doubtful)), **fields)
+    return run
+
+
+def test_what_is_not_lost_leaves_no_doubt() -> None:
+    assert in_doubt(trains(1, "0-7")).judged("0-3 0-3").verdict == "lossless"
+
+
+def test_a_row_that_is_missing_in_the_weights_is_lost_in_whichever_pass() -> None:
+    run = in_doubt(events("buffered", "0-5 7"), trains(1, "0-5 7"))
+    assert findings(run.judged("0-3 0 2 3")) == [("lossy", "skipped", [6])]
+    # As is a row that is out in one pass at a time.
+    run = in_doubt(trains(1, "0-3 5-7"))
+    assert findings(run.judged("0-3 0 1 2")) == [("lossy", "skipped", [4])]
+
+
+@pytest.mark.parametrize(
+    ("trained", "other", "weights"),
+    [
+        ("0 2-7", events("evicted", "1"), "0-3 0 2 3"),  # a group too many
+        ("0-5 7", events("buffered", "6"), "0-3 0 2 3"),  # a part of a group
+        ("0 2-5 7", events("failed", "1"), "0 2 3 0 2 3"),  # a generation of each may have failed
+    ],
+)
+def test_what_a_wrong_group_may_be_the_reason_for_is_not_told(
+    trained: str, other: list[Event], weights: str
+) -> None:
+    run = in_doubt(events("buffered", trained), trains(1, trained), other)
+    report = run.judged(weights)
+    assert report.verdict == "undetermined"
+    assert [(f.verdict, f.text) for f in report.findings] == [
+        ("undetermined", f"skipped{IN_DOUBT}")
+    ]
+    assert not report.passed
+
+
+def test_what_another_row_lost_to_a_wrong_group_is_not_told() -> None:
+    run = in_doubt(events("evicted", "4"), trains(1, "0-3 5-7"))
+    assert run.judged("0-3 0 1 2").verdict == "undetermined"
+    # With nothing in doubt there is no such excuse.
+    run = in_doubt(events("evicted", "4"), trains(1, "0-3 5-7"), doubtful="")
+    assert run.judged("0-3 0 1 2").verdict == "lossy"
+
+
+def test_the_order_of_what_may_be_the_one_or_the_other_is_not_told() -> None:
+    in_turn = trains(1, "0 2 3 6"), trains(2, "1 4 5 7")
+    run = in_doubt(*in_turn)
+    text = "trained out of the order of the stream"
+    assert findings(run.judged("0-3 0-3", collector=InOrder)) == [
+        ("undetermined", text + IN_DOUBT, [1, 4, 5])
+    ]
+    run = in_doubt(*in_turn, doubtful="3 4")
+    assert findings(run.judged("0-3 0-3", collector=InOrder)) == [("lossy", text, [1, 4, 5])]
+
+
+def test_how_many_are_in_flight_is_not_told_in_a_life_in_doubt() -> None:
+    setup = Setup(max_in_flight=4)
+    run = in_doubt(trains(1, "0-7"), most_in_flight=5)
+    text = "life 1 had 5 prompts in flight, over its limit of 4"
+    assert findings(run.judged("0-3 0-3", setup=setup)) == [("undetermined", text + IN_DOUBT, [])]
+    run = in_doubt(trains(1, "0-7"), most_in_flight=5, doubtful="")
+    assert findings(run.judged("0-3 0-3", setup=setup)) == [("lossy", text, [])]
+
+
+def test_a_doubt_of_a_life_that_was_rolled_back_is_none() -> None:
+    run = in_doubt(trains(1, "0 1"))
+    run.life(events("evicted", "6"), trains(1, "0-5 7"))
+    assert run.judged("0-3 0 2 3").verdict == "lossy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from pytest_resume_audit.control import Control
@@ -92,9 +93,12 @@ class Loader:
         control = self._control
         rows = current.rest[: control.setup.batch_size]
         if rows:
-            control.hand_out(rows, current.place)
+            tickets = control.hand_out(rows, current.place)
             current.yielded += len(rows)
-            return [self._prompts[row] for row in rows]
+            return [
+                replace(self._prompts[row], ticket=ticket)
+                for row, ticket in zip(rows, tickets, strict=True)
+            ]
         if current is self._pass:
             self._pass, self._begun = _Pass(control.setup, current.epoch + 1, 0), False
         control.end_pass(current.epoch + 1)

@@ -19,6 +19,8 @@ class Prompt:
         row: index in the data set, from 0.
         data_set: which data set it is in.
         text_of: the row whose text it has; None: its own.
+        ticket: tells the audit, within a life, which hand-out this is; the loader gives it. Where
+            a prompt is made anew, from a checkpoint for one, its row is what is known of it.
 
     Example:
         >>> Prompt(5).row
@@ -28,6 +30,7 @@ class Prompt:
     row: int
     data_set: int = field(default=0, repr=False)
     text_of: int | None = field(default=None, repr=False, compare=False)
+    ticket: int = field(default=0, repr=False, compare=False)
 
     @property
     def text(self) -> str:

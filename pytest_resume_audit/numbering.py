@@ -95,7 +95,7 @@ class _Fit(IntEnum):
     """It is settled."""
 
 
-_IN_DOUBT = (_Fit.CAME, _Fit.LOST, _Fit.OWED, _Fit.UNNEEDED)
+_IN_DOUBT = (_Fit.RETRIED, _Fit.CAME, _Fit.LOST, _Fit.OWED, _Fit.UNNEEDED)
 """Where the collector may mean the one place as well as the other, as far as it has shown."""
 
 

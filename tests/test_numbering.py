@@ -400,6 +400,8 @@ def test_what_is_tried_again_in_the_uninterrupted_run_is_so_before_another_that_
     numbers.hand_out([0, 1, 2, 3], 4)
     numbers.lose(1, 0)
     assert way(numbers, 1, "dispatched dispatched") == [1, 5]
+    # It may be tried again later, though, and the other be asked for first.
+    assert numbers.doubtful == {1, 5}
 
 
 def test_what_fails_for_good_in_the_uninterrupted_run_is_not_tried_again() -> None:

@@ -306,6 +306,15 @@ def judge(
     return _Judgement(asked, reference, played, collector).report()
 
 
+def _in_doubt(ordinals: frozenset[int]) -> str:
+    """What a finding ends with that one pass, taken for another, may be the reason for."""
+    return (
+        f", as far as can be told: {', '.join(map(str, sorted(ordinals)))} are of the same rows in "
+        "several passes, were out at once, and partly done: nobody can tell which was asked for "
+        "(passes of more prompts than are out at once keep them apart)"
+    )
+
+
 class _Judgement:
     def __init__(
         self,
@@ -844,14 +853,6 @@ class _Judgement:
         """Ordinals of which nobody can tell which of their row was asked for in the lineage."""
         return frozenset().union(*(life.doubtful for life, _ in self.lineage))
 
-    @property
-    def _why_in_doubt(self) -> str:
-        return (
-            f"as far as can be told: {', '.join(map(str, sorted(self.doubtful)))} are of the same "
-            "rows in several passes, were out at once, and partly done: nobody can tell which was "
-            "asked for (passes of more prompts than are out at once keep them apart)"
-        )
-
     def _is_told(self, ordinal: int) -> bool:
         """Whether what is found of a prompt is so whichever of its row was asked for."""
         if ordinal >= len(self.rows):
@@ -889,7 +890,7 @@ class _Judgement:
         if told:
             self._find("lossy", text, concerned)
         else:
-            self._find("undetermined", f"{text}, {self._why_in_doubt}", concerned)
+            self._find("undetermined", text + _in_doubt(self.doubtful), concerned)
 
     def _add(self, verdict: Verdict, text: str) -> None:
         self.findings.append(Finding(verdict, text))
@@ -903,7 +904,7 @@ class _Judgement:
                     f"over its limit of {limit}"
                 )
                 if life.doubtful:
-                    self._add("undetermined", f"{text}, {self._why_in_doubt}")
+                    self._add("undetermined", text + _in_doubt(life.doubtful))
                 else:
                     self._add("lossy", text)
             self._check_silent_restart(life)

@@ -2157,7 +2157,12 @@ def test_how_many_are_in_flight_is_not_told_in_a_life_in_doubt() -> None:
     assert findings(run.judged("0-3 0-3", setup=setup)) == [("lossy", text, [])]
 
 
-def test_a_doubt_of_a_life_that_was_rolled_back_is_none() -> None:
-    run = in_doubt(trains(1, "0 1"))
+def test_a_doubt_of_a_life_that_was_rolled_back_is_its_own() -> None:
+    run = in_doubt(trains(1, "0 1"), most_in_flight=5)
     run.life(events("evicted", "6"), trains(1, "0-5 7"))
-    assert run.judged("0-3 0 2 3").verdict == "lossy"
+    report = run.judged("0-3 0 2 3", setup=Setup(max_in_flight=4))
+    limit = "life 1 had 5 prompts in flight, over its limit of 4"
+    assert findings(report) == [
+        ("lossy", "skipped", [6]),
+        ("undetermined", limit + IN_DOUBT, []),
+    ]

@@ -378,7 +378,7 @@ class Control:
                 raise LifeEnded
             # Its ticket says which hand-out it is; unless one prompt is kept for all of its row.
             ordinal = self.numbers.ask_for(prompt.row, generation, self.tickets.get(prompt.ticket))
-            if self.numbers.tries[ordinal, generation] > MOST_TRIES:
+            if self.numbers.tries(ordinal, generation) > MOST_TRIES:
                 self._run_away(f"prompt {ordinal} has been asked for {MOST_TRIES} times")
             begun = Generation(ordinal, prompt, generation, self.weights(), future)
             self.in_flight.setdefault(ordinal, []).append(begun)

@@ -235,7 +235,7 @@ class SaveRecord:
         standing: of the prompts when the save began.
         weight_version: of the weights when the save began.
         counts: of the weights when the save began.
-        answers: generations that were finished and not in the buffer, by ordinal.
+        answers: generations that were there, finished and not trained, by ordinal.
         checkpoint: its name below the checkpoint root.
         published: whether the save came to its end.
         end: events of that life before the save had ended: with others between, where it was

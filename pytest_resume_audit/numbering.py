@@ -7,8 +7,9 @@ was finished, trained where one was buffered.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from enum import IntEnum, auto
 
 from pytest_resume_audit.history import SaveRecord
@@ -68,11 +69,40 @@ class Numbering:
         return min(starts, key=lambda p: (abs(p - near), p), default=None)
 
 
+@dataclass
+class _Way:
+    """How far an ordinal has come in a life.
+
+    Args:
+        reached: its generations at each stage; a hand-out is one of generation 0.
+        lost: generations that failed or were evicted, and were not asked for again.
+        tries: how often each was asked for.
+    """
+
+    reached: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    lost: set[int] = field(default_factory=set)
+    tries: Counter[int] = field(default_factory=Counter)
+
+    def at(self, stage: str) -> Set[int]:
+        """The generations that have reached a stage."""
+        return self.reached.get(stage, frozenset())
+
+    def has_passed(self, stage: str, generation: int) -> bool:
+        """Whether a generation has reached a stage, or a later one."""
+        return any(generation in self.at(one) for one in STAGES[STAGES.index(stage) :])
+
+    @property
+    def is_behind(self) -> frozenset[int]:
+        """Generations that were asked for less often than others of the group."""
+        most = max(self.tries.values(), default=0)
+        return frozenset(g for g in self.tries if self.tries[g] < most)
+
+
 class _Fit(IntEnum):
     """How well a place fits a generation of its row that is asked for: the first fits best."""
 
     GOES_ON = auto()
-    """The generation before it has ended: one is asked for after the other."""
+    """A generation of it has ended, and this was not asked for: one comes after the other."""
     RETRIED = auto()
     """It failed, and what fails is tried again."""
     CAME = auto()
@@ -95,6 +125,9 @@ class _Fit(IntEnum):
     """It is settled."""
 
 
+_ASKED_FOR = (_Fit.RETRIED, _Fit.LOST, _Fit.BEHIND, _Fit.AGAIN, _Fit.OVER)
+"""What has been asked for, or needs not be."""
+
 _IN_DOUBT = (_Fit.RETRIED, _Fit.CAME, _Fit.LOST, _Fit.OWED, _Fit.UNNEEDED)
 """Where the collector may mean the one place as well as the other, as far as it has shown."""
 
@@ -110,9 +143,8 @@ class LifeNumbering:
         place: of the loader, as far as it is known.
         restored: ordinals that were buffered at the save this life was restored from.
         owed: all that was out at that save, the buffered ones too.
-        kept: generations that were finished then, of groups that were not all in the buffer.
-        failed_before: of what was out then, what had a failure and is not tried again.
-        tries: how often each generation of an ordinal was asked for.
+        kept: the generations of each that were there then.
+        failed_before: what had a failure by then, and is not tried again.
         doubtful: ordinals of one row of which some were asked for, and nobody can tell which.
     """
 
@@ -123,14 +155,14 @@ class LifeNumbering:
         self.owed: frozenset[int] = frozenset()
         self.kept: Mapping[int, frozenset[int]] = {}
         self.failed_before: frozenset[int] = frozenset()
-        self.tries: Counter[tuple[int, int]] = Counter()
         self.doubtful: set[int] = set()
         self._settled = set(settled)
-        self._reached: dict[str, set[tuple[int, int]]] = {stage: set() for stage in STAGES}
-        self._lost: set[tuple[int, int]] = set()
-        self._asked_last: dict[int, int] = {}  # by row
-        # By row: places that were handed out and not trained since, in their order.
-        self._fresh: dict[int, list[int]] = {}
+        self._ways: defaultdict[int, _Way] = defaultdict(_Way)
+        # By row.
+        self._fresh: dict[int, list[int]] = {}  # handed out and not trained since, in their order
+        self._asked_last: dict[int, int] = {}
+        self._ended_last: dict[int, int] = {}
+        self._keeps_prompts = False
 
     def go_on_from(self, save: SaveRecord, failed: Set[int], *, load_buffer: bool) -> None:
         """Take up what was so at the save that the life is restored from.
@@ -141,10 +173,14 @@ class LifeNumbering:
             load_buffer: whether what was in the buffer comes back.
         """
         standing = save.standing
-        self.place, self.owed, self.kept = standing.place, standing.unsettled, save.answers
+        self.place, self.owed = standing.place, standing.unsettled
         self.restored = standing.buffered if load_buffer else frozenset()
-        self.failed_before = self.owed & self.numbering.given_up & failed
+        lost = standing.buffered - self.restored
+        self.kept = {o: there for o, there in save.answers.items() if o not in lost}
+        self.failed_before = self.numbering.given_up & failed
         self._settled |= standing.done
+
+    # -- what happens ----------------------------------------------------------------------------
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
         """The ordinals of a batch.
@@ -168,8 +204,8 @@ class LifeNumbering:
                 if start >= 0
                 else [self.of("handed_out", row, 0) for row in rows]
             )
-        self._reached["handed_out"].update((ordinal, 0) for ordinal in ordinals)
         for row, ordinal in zip(rows, ordinals, strict=True):
+            self.reach("handed_out", ordinal, 0)
             self._fresh.setdefault(row, []).append(ordinal)
         self.place = ordinals[-1] + 1 if place is None else place + len(rows)
         return ordinals
@@ -190,29 +226,66 @@ class LifeNumbering:
         """
         if handed_out is None or self.numbering.rows[handed_out] != row:
             return self.of("dispatched", row, generation)
-        # A collector may keep one prompt for all of its row: this one has been asked for then.
-        if self._fit(handed_out, generation) in (_Fit.AGAIN, _Fit.OVER):
+        if self._is_of_another(handed_out, generation):
             return self.of("dispatched", row, generation)
         self.reach("dispatched", handed_out, generation)
         return handed_out
 
     def reach(self, stage: str, ordinal: int, generation: int) -> None:
         """Note that a generation whose ordinal is known has reached a stage."""
+        way, row = self._ways[ordinal], self.numbering.rows[ordinal]
+        way.reached[stage].add(generation)
         if stage == "dispatched":
             # Asked for once more, it has the way before it again.
-            for passed in (self._lost, self._reached["finished"], self._reached["buffered"]):
-                passed.discard((ordinal, generation))
-            self.tries[ordinal, generation] += 1
-            self._asked_last[self.numbering.rows[ordinal]] = ordinal
-        self._reached[stage].add((ordinal, generation))
-        if stage == "trained":
-            fresh = self._fresh.get(self.numbering.rows[ordinal], [])
-            if ordinal in fresh:
-                fresh.remove(ordinal)
+            for passed in (way.lost, way.reached["finished"], way.reached["buffered"]):
+                passed.discard(generation)
+            way.tries[generation] += 1
+            self._asked_last[row] = ordinal
+        elif stage == "finished":
+            self._ended_last[row] = ordinal
+        elif stage == "trained" and ordinal in self._fresh.get(row, ()):
+            self._fresh[row].remove(ordinal)
 
     def lose(self, ordinal: int, generation: int) -> None:
         """Note that a generation failed or was evicted: it may be asked for once more."""
-        self._lost.add((ordinal, generation))
+        self._ways[ordinal].lost.add(generation)
+
+    def drop(self, row: int) -> int:
+        """The ordinal at which this row is given up now: it is settled."""
+        ordinal = self._which_is_dropped(row)
+        self.settle(ordinal)
+        return ordinal
+
+    def settle(self, ordinal: int) -> None:
+        """Note that a prompt failed or was dropped: what comes next of its row is another place."""
+        self._settled.add(ordinal)
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    def tries(self, ordinal: int, generation: int) -> int:
+        """How often a generation was asked for."""
+        return self._ways[ordinal].tries[generation]
+
+    def came(self, row: int) -> bool:
+        """Whether this row has been handed out in this life, and not trained since."""
+        ways = [self._ways[place] for place in self.numbering.places.get(row, ())]
+        return any(0 in way.at("handed_out") and 0 not in way.at("trained") for way in ways)
+
+    def answers(self) -> dict[int, frozenset[int]]:
+        """The generations of each ordinal that are there now: finished, and not trained.
+
+        Those from before the restart too, where none of them was asked for again.
+        """
+        there: dict[int, frozenset[int]] = {}
+        for ordinal in sorted({*self._ways, *self.kept}):
+            way = self._ways[ordinal]
+            kept = self.kept.get(ordinal, frozenset())
+            if kept & way.tries.keys():
+                kept = frozenset()
+            came = way.at("finished") | way.at("buffered") | kept
+            if left := came - way.at("trained") - way.lost:
+                there[ordinal] = frozenset(left)
+        return there
 
     def look_up(self, stage: str, row: int, generation: int) -> int:
         """The ordinal at which this row would reach a stage next."""
@@ -223,64 +296,66 @@ class LifeNumbering:
             return places[0]
         if stage == "dispatched":
             return self._which_is_asked_for(places, generation)
-        if stage == "trained" and not self._reached["dispatched"] and self._fresh.get(row):
+        if stage == "trained" and not self._asked_last and self._fresh.get(row):
             # Trained straight from the loader: which place it is, the hand-out has said.
             return self._fresh[row][0]
         return self._which_goes_on(stage, places, generation)
 
+    # -- which place it is -----------------------------------------------------------------------
+
     def _which_goes_on(self, stage: str, places: Sequence[int], generation: int) -> int:
         """The place whose answer reaches a stage behind the first: where it left the one before."""
-        earlier = self._reached[_EARLIER.get(stage, stage)]
-        ahead = [p for p in places if not self._has_passed(stage, p, generation)]
+        earlier = _EARLIER.get(stage, stage)
+        ahead = [p for p in places if not self._ways[p].has_passed(stage, generation)]
         waiting = [p for p in ahead if p not in self._settled]
         # At last the settled: they go the way once more where a collector does not know them.
         for place in (*waiting, *ahead):
-            if (place, generation) in earlier and not self._is_lost(place, generation):
+            if generation in self._ways[place].at(earlier) and not self._is_lost(place, generation):
                 return place
         if stage == "buffered":
             waiting.sort(key=lambda place: (*self._fit_of_saved(place, generation), place))
         # Restored from a checkpoint, or, with nothing left to do for this row, surplus.
         return waiting[0] if waiting else places[-1]
 
-    def _fit_of_saved(self, place: int, generation: int) -> tuple[bool, int, bool]:
+    def _fit_of_saved(self, place: int, generation: int) -> tuple[int, ...]:
         """How well a place fits an answer that comes from the checkpoint: the lowest fits best."""
-        there = self.kept.get(place, frozenset())
+        way, there = self._ways[place], self.kept.get(place, frozenset())
+        # What is in flight has yet to end: a saved answer is of a place that has it already.
+        in_flight = generation in way.at("dispatched")
+        # A group comes as a whole.
+        begun = bool(way.at("buffered") - way.at("trained"))
         # Whole groups come before halves: a save may begin by putting those in the buffer.
         of_group = len(there) if generation in there else 0
-        # What is in flight has yet to end: a saved answer is of a place that has it already.
-        in_flight = (place, generation) in self._reached["dispatched"]
-        return place not in self.restored, -of_group, in_flight
-
-    def _has_passed(self, stage: str, place: int, generation: int) -> bool:
-        """Whether an answer has reached a stage, or a later one, in this life."""
-        later = STAGES[STAGES.index(stage) :]
-        return any((place, generation) in self._reached[one] for one in later)
+        unlikely = place in self.failed_before
+        return place not in self.restored, unlikely, in_flight, not begun, -of_group
 
     def _is_lost(self, place: int, generation: int) -> bool:
-        return (place, generation) in self._lost and place not in self._settled
+        return generation in self._ways[place].lost and place not in self._settled
 
     def _which_is_asked_for(self, places: Sequence[int], generation: int) -> int:
         fits = {place: self._fit(place, generation) for place in places}
         best = min(fits.values())
-        could_be = [place for place, fit in fits.items() if fit in _IN_DOUBT]
-        # Of two that have the whole way before them the one is as good as the other.
-        begun = [p for p in could_be if p in self.kept or self._is_lost(p, generation)]
-        if best in _IN_DOUBT and len(could_be) > 1 and begun:
-            self.doubtful.update(could_be)
         fitting = [place for place, fit in fits.items() if fit is best]
+        in_doubt = (best,) if best is _Fit.GOES_ON else _IN_DOUBT
+        could_be = [place for place, fit in fits.items() if best in in_doubt and fit in in_doubt]
+        # Of two that have the whole way before them the one is as good as the other.
+        if len(could_be) > 1 and any(self.kept.get(p) or self._ways[p].tries for p in could_be):
+            self.doubtful.update(could_be)
+        last = self._ended_last.get(self.numbering.rows[places[0]])
+        if best is _Fit.GOES_ON and last in fitting:
+            return last
         return fitting[-1] if best in (_Fit.BEHIND, _Fit.AGAIN, _Fit.OVER) else fitting[0]
 
     def _fit(self, place: int, generation: int) -> _Fit:
-        settled = place in self._settled
-        if not self._has_passed("dispatched", place, generation):
-            before = place, generation - 1
-            came = (place, 0) in self._reached["handed_out"]
+        way, settled = self._ways[place], place in self._settled
+        if not way.has_passed("dispatched", generation):
+            came = bool(way.at("handed_out"))
             if settled:
                 return _Fit.SETTLED if came else _Fit.OVER
-            if before in self._reached["finished"] and not self.tries[place, generation]:
-                return _Fit.GOES_ON
             if self._seems_kept(place, generation):
                 return _Fit.UNNEEDED
+            if way.at("finished"):
+                return _Fit.GOES_ON
             if came:
                 return _Fit.CAME
             if place in self.failed_before:
@@ -288,64 +363,37 @@ class LifeNumbering:
             return _Fit.OWED if place in self.owed else _Fit.AHEAD
         if self._is_lost(place, generation) and place not in self.numbering.given_up:
             return _Fit.RETRIED if place in self.numbering.retried else _Fit.LOST
-        if (place, generation) in self._reached["dispatched"]:
-            return _Fit.BEHIND if self._is_behind(place, generation) else _Fit.AGAIN
+        if generation in way.at("dispatched"):
+            return _Fit.BEHIND if generation in way.is_behind else _Fit.AGAIN
         return _Fit.OVER
 
     def _seems_kept(self, place: int, generation: int) -> bool:
         """Whether a group is gone on with from the checkpoint, by the answers that it lacks."""
-        kept = self.kept.get(place, frozenset())
-        if generation not in kept:
-            return False
-        asked = {g for (of, g), many in self.tries.items() if of == place and many}
-        if not asked or asked & kept:
+        kept, asked = self.kept.get(place, frozenset()), self._ways[place].tries.keys()
+        if generation not in kept or not asked or asked & kept:
             return False
         # A group is asked for from its first generation on, and one group after the other.
         return generation < min(asked) or self._asked_last[self.numbering.rows[place]] != place
 
-    def _is_behind(self, ordinal: int, generation: int) -> bool:
-        """Whether another generation of the group has been asked for more often."""
-        tries = [many for (of, _), many in self.tries.items() if of == ordinal]
-        return self.tries[ordinal, generation] < max(tries, default=0)
-
-    def answers(self) -> dict[int, frozenset[int]]:
-        """The generations of each ordinal that are finished now, and not in the buffer.
-
-        Those from before the restart too: that they were not asked for again is all that is known.
-        """
-        taken_over = {(o, g) for o, kept in self.kept.items() for g in kept if not self.tries[o, g]}
-        there: dict[int, set[int]] = {}
-        for ordinal, generation in self._reached["finished"] | taken_over:
-            if not self._has_passed("buffered", ordinal, generation):
-                there.setdefault(ordinal, set()).add(generation)
-        return {ordinal: frozenset(generations) for ordinal, generations in there.items()}
-
-    def came(self, row: int) -> bool:
-        """Whether this row has been handed out in this life, and not trained since."""
-        places = self.numbering.places.get(row, ())
-        there, done = self._reached["handed_out"], self._reached["trained"]
-        return any((p, 0) in there and (p, 0) not in done for p in places)
-
-    def drop(self, row: int) -> int:
-        """The ordinal at which this row is given up now: it is settled."""
-        ordinal = self._which_is_dropped(row)
-        self.settle(ordinal)
-        return ordinal
+    def _is_of_another(self, handed_out: int, generation: int) -> bool:
+        """Whether a collector that keeps one prompt for all of its row means another place."""
+        fit = self._fit(handed_out, generation)
+        places = self.numbering.places[self.numbering.rows[handed_out]]
+        others = [self._fit(place, generation) for place in places if place != handed_out]
+        waits = any(other in (_Fit.GOES_ON, *_IN_DOUBT) for other in others)
+        if waits and fit in (_Fit.AGAIN, _Fit.OVER):
+            self._keeps_prompts = True
+        return waits and self._keeps_prompts and fit in _ASKED_FOR
 
     def _which_is_dropped(self, row: int) -> int:
         """Of several places the one that came furthest; and of those the one that was lost."""
         places = self.numbering.places.get(row)
         if places is None:
             return self.numbering.append(row)
-        done = {ordinal for ordinal, _ in self._reached["trained"]} | self._settled
-        waiting = [place for place in places if place not in done]
-        lost = {ordinal for ordinal, _ in self._lost}
+        ways = {place: self._ways[place] for place in places if place not in self._settled}
+        waiting = [place for place, way in ways.items() if not way.at("trained")]
         for stage in STAGES[-2::-1]:
-            came = {ordinal for ordinal, _ in self._reached[stage]}.intersection(waiting)
+            came = [place for place in waiting if ways[place].at(stage)]
             if came:
-                return min(came & lost or came)
+                return next((place for place in came if ways[place].lost), came[0])
         return waiting[0] if waiting else places[-1]
-
-    def settle(self, ordinal: int) -> None:
-        """Note that a prompt failed or was dropped: what comes next of its row is another place."""
-        self._settled.add(ordinal)

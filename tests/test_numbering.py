@@ -445,6 +445,28 @@ def test_one_prompt_that_is_kept_for_its_row_stands_for_each_of_its_places() -> 
     assert numbers.ask_for(1, 0, 1) == 5
 
 
+def test_one_that_is_kept_is_no_new_try_of_its_hand_out() -> None:
+    numbers = life([0, 1, 0, 1, 0, 1])
+    numbers.hand_out([0, 1], 0)
+    numbers.hand_out([0, 1], 2)
+    assert numbers.ask_for(1, 0, 1) == 1
+    numbers.lose(1, 0)
+    # Nothing says yet that it is kept: it is tried again.
+    assert numbers.ask_for(1, 0, 1) == 1
+    assert numbers.ask_for(1, 0, 1) == 3
+    numbers.lose(1, 0)
+    numbers.hand_out([0, 1], 4)
+    assert numbers.ask_for(1, 0, 1) == 5
+
+
+def test_what_is_asked_for_twice_says_so_where_no_other_waits() -> None:
+    numbers = life()
+    numbers.hand_out([0, 1, 2, 3], 0)
+    assert numbers.of("buffered", 1, 0) == 1
+    assert numbers.ask_for(1, 0, 1) == 1
+    assert numbers.ask_for(1, 0, None) == 1
+
+
 def test_the_ticket_of_another_row_says_nothing() -> None:
     numbers = life()
     numbers.hand_out([0, 1, 2, 3], 4)
@@ -500,6 +522,8 @@ def test_what_is_kept_of_larger_groups() -> None:
 
 def test_what_has_failed_in_part_and_is_not_tried_again_leaves_its_row_to_the_other() -> None:
     assert asked(restarted({}, failed=frozenset({1})), [0, 1]) == [5, 5]
+    # 5 is tried again, by what an uninterrupted run does.
+    assert asked(restarted({}, failed=frozenset({1, 5})), [0, 1]) == [5, 5]
     # Unless the other has been asked for: then it is tried again after all.
     assert asked(restarted({}, failed=frozenset({1})), [0, 0]) == [5, 1]
     # Settled, it is not what is asked for first in any case.
@@ -518,20 +542,34 @@ def test_a_save_may_begin_by_putting_whole_groups_in_the_buffer() -> None:
     assert [numbers.of("buffered", 1, generation) for generation in (0, 1)] == [5, 5]
 
 
+def test_a_group_comes_into_the_buffer_as_a_whole() -> None:
+    # Of 5 the last answers came while the save went on: 1 is in flight, and 5 has 0 alone.
+    numbers = restarted({5: {0}})
+    assert [numbers.of("buffered", 1, generation) for generation in (0, 1, 2)] == [5, 5, 5]
+    # Nor is it of what had failed.
+    numbers = restarted({}, failed=frozenset({1}))
+    assert numbers.of("buffered", 1, 0) == 5
+
+
 def test_what_was_in_the_buffer_comes_back_with_it_alone() -> None:
     stood = {"in_flight": frozenset({1}), "buffered": frozenset({5})}
-    assert restarted({1: {0}}, **stood).of("buffered", 1, 0) == 5
-    assert restarted({1: {0}}, load_buffer=False, **stood).of("buffered", 1, 0) == 1
+    answers = {1: {0}, 5: {0, 1}}
+    assert restarted(answers, **stood).of("buffered", 1, 0) == 5
+    assert restarted(answers, load_buffer=False, **stood).of("buffered", 1, 0) == 1
 
 
 def test_what_is_there_at_a_save() -> None:
-    numbers = restarted({1: {0, 1}, 5: {0}})
+    numbers = restarted({0: {0, 1}, 1: {0}, 5: {0}})
     numbers.reach("finished", 2, 1)
     numbers.reach("finished", 3, 0)
     numbers.reach("buffered", 3, 0)
-    numbers.reach("dispatched", 1, 1)
-    assert numbers.answers() == {1: {0}, 2: {1}, 5: {0}}
-    numbers.reach("buffered", 5, 0)
+    numbers.reach("dispatched", 1, 1)  # what it lacks
+    numbers.reach("dispatched", 0, 1)  # as a whole, then
+    numbers.reach("buffered", 4, 1)
+    assert numbers.answers() == {1: {0}, 2: {1}, 3: {0}, 4: {1}, 5: {0}}
+    numbers.reach("trained", 3, 0)
+    numbers.lose(4, 1)
+    numbers.reach("trained", 5, 0)
     assert numbers.answers() == {1: {0}, 2: {1}}
 
 
@@ -545,6 +583,27 @@ def test_where_both_have_the_whole_way_before_them_it_does_not_matter() -> None:
     numbers = restarted({})
     asked(numbers, [0, 0])
     assert numbers.doubtful == set()
+
+
+def test_where_a_part_was_asked_for_since_nobody_can_tell() -> None:
+    numbers = restarted({})
+    asked(numbers, [0, 1])
+    assert numbers.doubtful == {1, 5}
+
+
+def test_of_two_that_wait_for_their_next_generation_the_last_that_ended_goes_on() -> None:
+    numbers = restarted({})
+    asked(numbers, [1, 1])
+    numbers.reach("finished", 5, 1)
+    numbers.reach("finished", 1, 1)
+    assert not numbers.doubtful
+    assert asked(numbers, [0]) == [1]
+    assert numbers.doubtful == {1, 5}
+    numbers = restarted({})
+    asked(numbers, [1, 1])
+    numbers.reach("finished", 1, 1)
+    numbers.reach("finished", 5, 1)
+    assert asked(numbers, [0]) == [5]
 
 
 def test_where_a_retry_may_be_the_other_place_nobody_can_tell() -> None:

@@ -2148,6 +2148,29 @@ def test_the_order_of_what_may_be_the_one_or_the_other_is_not_told() -> None:
     assert findings(run.judged("0-3 0-3", collector=InOrder)) == [("lossy", text, [1, 4, 5])]
 
 
+@pytest.mark.parametrize(
+    ("older", "verdict"),
+    [
+        (6, "undetermined"),  # by its weights it may be the other of its row
+        (4, "lossy"),  # nobody can take it for another
+        (9, "lossy"),  # beyond the stream, as a row that it does not know is
+    ],
+)
+def test_an_answer_that_is_too_old_is_told_by_its_place(older: int, verdict: str) -> None:
+    run = Run(rows=SHUFFLED)
+    run.life(trains(1, "0 2"))
+    run.save(stands(8, trained="0 2", in_flight="1 3-7"), "0 2", version=1)
+    run.life(
+        events("dispatched", f"{older}", 0),
+        trains(2, f"1 3-7 {older}"),
+        origin=1,
+        doubtful=frozenset({1, 6}),
+    )
+    report = run.judged("0-3 0-3")
+    assert report.verdict == verdict
+    assert [list(finding.ordinals) for finding in report.findings] == [[older]]
+
+
 def test_how_many_are_in_flight_is_not_told_in_a_life_in_doubt() -> None:
     setup = Setup(max_in_flight=4)
     run = in_doubt(trains(1, "0-7"), most_in_flight=5)

@@ -2,7 +2,8 @@
 
 A prompt knows its row only. With several passes a row has several places in the stream, so each
 event is given the place that the way of a prompt leaves for it: a rollout is buffered where one
-was finished, trained where one was buffered.
+was finished, trained where one was buffered. A place that is asked for is the one of the hand-out
+or, where the prompt comes from a checkpoint, the one that fits best; where others do, it is noted.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class _Way:
         return any(generation in self.at(one) for one in STAGES[STAGES.index(stage) :])
 
     @property
-    def is_behind(self) -> frozenset[int]:
+    def behind(self) -> frozenset[int]:
         """Generations that were asked for less often than others of the group."""
         most = max(self.tries.values(), default=0)
         return frozenset(g for g in self.tries if self.tries[g] < most)
@@ -143,7 +144,7 @@ class LifeNumbering:
         place: of the loader, as far as it is known.
         restored: ordinals that were buffered at the save this life was restored from.
         owed: all that was out at that save, the buffered ones too.
-        kept: the generations of each that were there then.
+        kept: generations that were there then, of what was not buffered as a whole.
         failed_before: what had a failure by then, and is not tried again.
         doubtful: ordinals of one row of which some were asked for, and nobody can tell which.
     """
@@ -175,8 +176,7 @@ class LifeNumbering:
         standing = save.standing
         self.place, self.owed = standing.place, standing.unsettled
         self.restored = standing.buffered if load_buffer else frozenset()
-        lost = standing.buffered - self.restored
-        self.kept = {o: there for o, there in save.answers.items() if o not in lost}
+        self.kept = {o: some for o, some in save.answers.items() if o not in standing.buffered}
         self.failed_before = self.numbering.given_up & failed
         self._settled |= standing.done
 
@@ -323,7 +323,7 @@ class LifeNumbering:
         # What is in flight has yet to end: a saved answer is of a place that has it already.
         in_flight = generation in way.at("dispatched")
         # A group comes as a whole.
-        begun = bool(way.at("buffered") - way.at("trained"))
+        begun = bool(way.at("buffered"))
         # Whole groups come before halves: a save may begin by putting those in the buffer.
         of_group = len(there) if generation in there else 0
         unlikely = place in self.failed_before
@@ -364,7 +364,7 @@ class LifeNumbering:
         if self._is_lost(place, generation) and place not in self.numbering.given_up:
             return _Fit.RETRIED if place in self.numbering.retried else _Fit.LOST
         if generation in way.at("dispatched"):
-            return _Fit.BEHIND if generation in way.is_behind else _Fit.AGAIN
+            return _Fit.BEHIND if generation in way.behind else _Fit.AGAIN
         return _Fit.OVER
 
     def _seems_kept(self, place: int, generation: int) -> bool:

@@ -404,6 +404,23 @@ def test_what_is_tried_again_in_the_uninterrupted_run_is_so_before_another_that_
     assert numbers.doubtful == {1, 5}
 
 
+def test_what_failed_and_was_dropped_is_not_tried_again() -> None:
+    numbers = life()
+    numbers.owed = frozenset({1, 5})
+    way(numbers, 1, "dispatched")
+    numbers.lose(1, 0)
+    numbers.settle(1)
+    assert way(numbers, 1, "dispatched") == [5]
+
+
+def test_the_last_of_several_is_asked_for_again_whichever_ended_last() -> None:
+    numbers = life()
+    numbers.owed = frozenset({1, 5})
+    way(numbers, 1, "dispatched dispatched")
+    numbers.reach("finished", 1, 0)
+    assert way(numbers, 1, "dispatched") == [5]
+
+
 def test_what_fails_for_good_in_the_uninterrupted_run_is_not_tried_again() -> None:
     numbers = LifeNumbering(Numbering(TWICE, given_up=frozenset({1})))
     numbers.owed = frozenset({1, 5})
@@ -551,6 +568,10 @@ def test_a_group_comes_into_the_buffer_as_a_whole() -> None:
     assert numbers.of("buffered", 1, 0) == 5
 
 
+def test_an_answer_that_was_not_there_is_of_no_larger_part_of_a_group() -> None:
+    assert restarted({1: {0, 1}, 5: {2}}).of("buffered", 1, 2) == 5
+
+
 def test_what_was_in_the_buffer_comes_back_with_it_alone() -> None:
     stood = {"in_flight": frozenset({1}), "buffered": frozenset({5})}
     answers = {1: {0}, 5: {0, 1}}
@@ -603,7 +624,13 @@ def test_of_two_that_wait_for_their_next_generation_the_last_that_ended_goes_on(
     asked(numbers, [1, 1])
     numbers.reach("finished", 1, 1)
     numbers.reach("finished", 5, 1)
-    assert asked(numbers, [0]) == [5]
+    assert asked(numbers, [0, 0]) == [5, 1]
+
+
+def test_with_one_that_it_can_be_there_is_no_doubt() -> None:
+    numbers = restarted({1: {0}}, in_flight=frozenset({1}))
+    assert asked(numbers, [0]) == [1]
+    assert not numbers.doubtful
 
 
 def test_where_a_retry_may_be_the_other_place_nobody_can_tell() -> None:

@@ -526,6 +526,10 @@ def test_what_is_thrown_away_is_asked_for_as_a_whole(there: int) -> None:
     assert asked(restarted({1: {there}}), [0, 1, 0, 1]) == [1, 1, 5, 5]
 
 
+def test_what_is_thrown_away_is_not_kept_in_part() -> None:
+    assert asked(restarted({1: {0, 1}}), [0, 0, 1]) == [1, 5, 1]
+
+
 @pytest.mark.parametrize("there", [0, 1])
 def test_of_what_is_kept_only_the_rest_is_asked_for(there: int) -> None:
     assert asked(restarted({1: {there}}), [1 - there, 0, 1]) == [1, 5, 5]

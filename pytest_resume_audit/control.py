@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident, get_native_id
 from typing import Any, NoReturn
@@ -72,7 +72,8 @@ class Waiter:
     thread: int | None
 
 
-_next_ticket = itertools.count(1).__next__
+_tickets = itertools.count(1)
+"""No life has one of another: what comes out of a checkpoint is not taken for something of here."""
 
 
 @dataclass(eq=False)
@@ -84,16 +85,17 @@ class Generation:
         prompt: what is answered.
         generation: its place in the group.
         weight_version: of the weights when it began.
+        ticket: that the answer will have.
     """
 
     ordinal: int
     prompt: Prompt
     generation: int
     weight_version: int
+    ticket: int
     future: Future[Rollout] | None = None
     ended: bool = False
     failed: bool = False
-    ticket: int = field(default_factory=_next_ticket)
 
     def result(self) -> Rollout:
         """The answer, or the failure."""
@@ -312,11 +314,7 @@ class Control:
         return self.numbers.place < self.place_limit and not self.runaway
 
     def hand_out(self, rows: Sequence[int], place: int | None) -> list[int]:
-        """Note a batch that the loader handed out. The lock is held.
-
-        Returns:
-            A ticket for each of its prompts.
-        """
+        """Note a batch that the loader handed out; returns its ordinals. The lock is held."""
         self.batches += 1
         ordinals = self.numbers.hand_out(rows, place)
         self.handed_out += len(ordinals)
@@ -327,9 +325,13 @@ class Control:
         for ordinal in ordinals:
             self.record("handed_out", ordinal)
         self.pass_ended = self.data_over = False
-        tickets = [_next_ticket() for _ in ordinals]
-        self.tickets.update(zip(tickets, ordinals, strict=True))
-        return tickets
+        return ordinals
+
+    def ticket(self, ordinal: int) -> int:
+        """A ticket by which a prompt, or an answer to it, is known when it comes back."""
+        ticket = next(_tickets)
+        self.tickets[ticket] = ordinal
+        return ticket
 
     def end_pass(self, passes_ended: int | None = None) -> None:
         """Note that the loader said it has no more in this pass. The lock is held."""
@@ -380,9 +382,9 @@ class Control:
             ordinal = self.numbers.ask_for(prompt.row, generation, self.tickets.get(prompt.ticket))
             if self.numbers.tries(ordinal, generation) > MOST_TRIES:
                 self._run_away(f"prompt {ordinal} has been asked for {MOST_TRIES} times")
-            begun = Generation(ordinal, prompt, generation, self.weights(), future)
+            ticket = self.ticket(ordinal)
+            begun = Generation(ordinal, prompt, generation, self.weights(), ticket, future)
             self.in_flight.setdefault(ordinal, []).append(begun)
-            self.tickets[begun.ticket] = ordinal
             self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
             self.record("dispatched", ordinal, generation, number=begun.weight_version)
             return begun

@@ -93,11 +93,11 @@ class Loader:
         control = self._control
         rows = current.rest[: control.setup.batch_size]
         if rows:
-            tickets = control.hand_out(rows, current.place)
+            ordinals = control.hand_out(rows, current.place)
             current.yielded += len(rows)
             return [
-                replace(self._prompts[row], ticket=ticket)
-                for row, ticket in zip(rows, tickets, strict=True)
+                replace(self._prompts[row], ticket=control.ticket(ordinal))
+                for row, ordinal in zip(rows, ordinals, strict=True)
             ]
         if current is self._pass:
             self._pass, self._begun = _Pass(control.setup, current.epoch + 1, 0), False

@@ -224,9 +224,11 @@ class LifeNumbering:
             generation: which one.
             handed_out: the ordinal at which its prompt was handed out in this life, if it was.
         """
-        if handed_out is None or self.numbering.rows[handed_out] != row:
-            return self.of("dispatched", row, generation)
-        if self._is_of_another(handed_out, generation):
+        if (
+            handed_out is None
+            or self.numbering.rows[handed_out] != row
+            or self._is_of_another(handed_out, generation)
+        ):
             return self.of("dispatched", row, generation)
         self.reach("dispatched", handed_out, generation)
         return handed_out
@@ -336,15 +338,19 @@ class LifeNumbering:
         fits = {place: self._fit(place, generation) for place in places}
         best = min(fits.values())
         fitting = [place for place, fit in fits.items() if fit is best]
-        in_doubt = (best,) if best is _Fit.GOES_ON else _IN_DOUBT
-        could_be = [place for place, fit in fits.items() if best in in_doubt and fit in in_doubt]
+        if best is _Fit.GOES_ON:
+            self._doubt(fitting)
+            last = self._ended_last[self.numbering.rows[places[0]]]
+            return last if last in fitting else fitting[0]
+        if best in _IN_DOUBT:
+            self._doubt([place for place, fit in fits.items() if fit in _IN_DOUBT])
+        return fitting[-1] if best in (_Fit.BEHIND, _Fit.AGAIN, _Fit.OVER) else fitting[0]
+
+    def _doubt(self, could_be: Sequence[int]) -> None:
+        """Note that the collector may mean each of these places."""
         # Of two that have the whole way before them the one is as good as the other.
         if len(could_be) > 1 and any(self.kept.get(p) or self._ways[p].tries for p in could_be):
             self.doubtful.update(could_be)
-        last = self._ended_last.get(self.numbering.rows[places[0]])
-        if best is _Fit.GOES_ON and last in fitting:
-            return last
-        return fitting[-1] if best in (_Fit.BEHIND, _Fit.AGAIN, _Fit.OVER) else fitting[0]
 
     def _fit(self, place: int, generation: int) -> _Fit:
         way, settled = self._ways[place], place in self._settled

@@ -335,25 +335,32 @@ def _those_it_has_words_for(command: Command, timelines: dict[str, _Found]) -> d
 
 
 def _check_playable(name: str, found: _Found, setup: Setup | None) -> None:
-    """Check that a timeline goes with the sizes.
+    """Check that a timeline goes with the sizes, and with those that it has behind a restart.
 
     The scripts of a matrix are right, and too many to read them all; it has sizes of a few kinds.
     """
     timeline = found.timeline
-    if isinstance(timeline, Timeline):
-        return
     try:
-        if found.matrix is None:
-            timeline.ask(setup)
+        if isinstance(timeline, Timeline):
+            (setup or Setup()).changed(timeline.changes)
+        elif found.matrix is None:
+            asked = timeline.ask(setup)
+            asked.setup.changed(asked.timeline.changes)
         elif setup is not None:
-            _resized(setup, tuple(timeline.sizes.items()))
+            _resized(setup, tuple(timeline.sizes.items()), *_RESTART_WITH.findall(timeline.script))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be played with {setup or Setup()}: {error}") from None
 
 
-@lru_cache(maxsize=64)
-def _resized(setup: Setup, sizes: tuple[tuple[str, Any], ...]) -> Setup:
-    return replace(setup, **dict(sizes))
+_RESTART_WITH = re.compile("restart[^;]* with [^;]*")
+
+
+@lru_cache(maxsize=256)
+def _resized(setup: Setup, sizes: tuple[tuple[str, Any], ...], *restarts: str) -> Setup:
+    own = replace(setup, **dict(sizes))
+    for restart in restarts:
+        own = own.changed(Timeline.parse(f"save; crash; {restart}").changes)
+    return own
 
 
 def _lacks_downgrade(collector: object) -> bool:

@@ -259,6 +259,21 @@ def test_sizes_that_a_named_timeline_can_not_have() -> None:
 
 
 @pytest.mark.parametrize(
+    ("timelines", "name"),
+    [
+        ({"grown": "save; crash; restart with batch_size 8"}, "grown"),
+        ([replace(OWN, by_position="save; crash; restart with batch_size 8")], "own"),
+        ("nightly", "even-ordered-01-larger-batches"),
+    ],
+)
+def test_sizes_that_a_timeline_can_not_have_after_a_restart(timelines, name: str) -> None:
+    """Four prompts, in batches of eight of which an incomplete one is left out."""
+    setup = Setup(prompts=4, drop_last=True)
+    said = said_of(FrontierCollector, timelines=timelines, setup=setup)
+    assert said.startswith(f"timelines: {name} can't be played with {setup}: Setup(drop_last=True)")
+
+
+@pytest.mark.parametrize(
     ("argument", "value", "said"),
     [
         ("setup", 5, "5 is no Setup, such as Setup(prompts=32)"),

@@ -8,7 +8,7 @@ first, saved after the 7th event, restarted without the buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -70,8 +70,9 @@ ORDERS = (
     Order("reversed", "the newest answer comes first", lambda o: -o, "newest 1", last_first=True),
     Order("alternate", "every other answer comes first", lambda o: (o % 2, o), "newest 1"),
     Order("straggler", "one prompt stays in flight to the end", late=1, by_position="newest 1"),
-    # By position it is a whole group that fails, and groups may be larger after a restart.
-    Order("failing", "two generations fail", fails=(5, 6), sizes={"max_failures": 6}),
+    # By position it is a whole group that fails, and groups may be larger after a restart. What is
+    # lost with a life fails once more.
+    Order("failing", "two generations fail", fails=(5, 6), sizes={"max_failures": 12}),
     Order(
         "stale",
         "an answer comes when it is too old, and is evicted by the next step, or on restore",
@@ -124,7 +125,17 @@ TIGHT = Sizes(
         "max_in_flight": 3, "capacity": 5,
     },
 )  # fmt: skip
-TWINS = Sizes("twins", "16 prompts, of which every two have one text", {"texts": 8})
+TRIOS = Sizes(
+    "trios",
+    "7 prompts in fours, steps of 2, groups of 3",
+    {"prompts": 7, "prompts_per_step": 2, "group_size": 3},
+)
+TWINS = Sizes("twins", "20 prompts of three texts", {"prompts": 20, "texts": 3})
+ONES = Sizes(
+    "ones",
+    "12 prompts in twos, a step for each",
+    {"prompts": 12, "batch_size": 2, "prompts_per_step": 1},
+)
 LONG = Sizes("long", "64 prompts in twos", {"prompts": 64, "batch_size": 2})
 """The sizes of the runs."""
 
@@ -303,6 +314,23 @@ THRICE = Insert(
         "KempnerInstitute/KempnerForge#57",
     ),
 )
+RESAVED = Insert(
+    "resaved",
+    "resumed, saved twice with a little progress in between, and resumed again",
+    "save; crash; restart; {again}; save; finish newest 1; save; crash; restart; {again}",
+)
+NO_BUFFER_TWICE = Insert(
+    "nobuf-twice",
+    "restarted without the buffer, saved at once, and resumed again",
+    "save; crash; restart no_buffer; {again}; save; crash; restart; {again}",
+    must_reach=("saved", "resumed", "resumed without the buffer"),
+)
+NO_BUFFER_FIRST = Insert(
+    "nobuf-first",
+    "restarted from one checkpoint three times: without the buffer, and with it",
+    "save; crash; restart no_buffer; {again}; crash; restart; {again}; crash; restart; {again}",
+    must_reach=("saved", "resumed twice from one checkpoint"),
+)
 SAME_SAVE = Insert(
     "same-save",
     "resumed twice from one checkpoint: the life between leaves no trace",
@@ -323,6 +351,12 @@ AFRESH = Insert(
     "save; crash; restart; {again}; crash; restart afresh; {again}",
     seen=("huggingface/trl#5911",),
 )
+AFRESH_SAVED = Insert(
+    "afresh-saved",
+    "restarted, begun afresh, and resumed from a save of the new run",
+    "save; crash; restart; {again}; crash; restart afresh; {again}; finish newest 1; save; crash; "
+    "restart; {again}",
+)
 ROLLED_BACK = Insert(
     "rolled",
     "crashed some events after the save, which are lost",
@@ -332,6 +366,12 @@ ROLLED_BACK = Insert(
         "NVIDIA-NeMo/RL#3508",
         "NVIDIA-NeMo/RL#3924",
     ),
+)
+ROLLED_FAR = Insert(
+    "rolled-far",
+    "crashed in another step or pass, and all since the save is lost",
+    "save; {next}; crash; restart; {again}",
+    ahead=12,
 )
 OLDER = Insert(
     "older",
@@ -344,11 +384,18 @@ OLDER = Insert(
         "verl-project/verl#4873",
     ),
 )
+OLDER_LIFE = Insert(
+    "older-life",
+    "resumed, saved, and restarted from the checkpoint of the life before",
+    "save; crash; restart; {again}; {next}; save; crash; restart from 0; {again}",
+    must_reach=("saved", "resumed", "resumed from an older checkpoint"),
+    ahead=3,
+)
 BRANCHED = Insert(
     "branched",
-    "restarted from the checkpoint before the newest, and from one that was saved on the new way",
-    "save; {next}; save; crash; restart from 0; {again}; finish newest 4; train; save; crash; "
-    "restart; {again}",
+    "restarted from the checkpoint before the newest, and from two that were saved on the new way",
+    "save; {next}; save; crash; restart from 0; {again}; finish newest 1; save; crash; restart; "
+    "{again}; finish newest 4; train; save; crash; restart; {again}",
     must_reach=("saved", "resumed", "resumed from an older checkpoint"),
     ahead=6,
 )
@@ -381,6 +428,13 @@ RACED = Insert(
         "ByteDance-Seed/VeOmni#789",
     ),
 )
+RACED_AGAIN = Insert(
+    "raced-again",
+    "resumed, and what comes next comes inside of that life's save, at every point of it",
+    "save; crash; restart; {again}; save racing ({next}); crash; restart; {again}",
+    must_reach=RACED.must_reach,
+    ahead=RACED.ahead,
+)
 KILLED = Insert(
     "killed",
     "a second save dies before every file operation",
@@ -401,6 +455,14 @@ KILLED_FIRST = Insert(
         "vllm-project/speculators#739",
         "RLinf/RLinf#1469",
     ),
+)
+KILLED_RESUMED = Insert(
+    "killed-resumed",
+    "a resumed life dies in its save, before every file operation, and the next one saves as well",
+    "save; crash; restart; {again}; {next}; crash in save; restart; {again}; {next}; "
+    "finish newest 1; train; save; crash; restart; {again}",
+    must_reach=KILLED.must_reach,
+    ahead=KILLED.ahead,
 )
 TORN = Insert(
     "torn",
@@ -437,18 +499,24 @@ def _resized(name: str, says: str, changes: str, *seen: str) -> Insert:
     )
 
 
+LARGER_BATCHES = _resized(
+    "larger-batches", "restarted with larger batches", "batch_size 8", "allenai/OLMo#182"
+)
+SMALLER_BATCHES = _resized(
+    "smaller-batches", "restarted with smaller batches", "batch_size 3", "allenai/OLMo#182"
+)
 SMALLER_BUFFER = _resized(
     "smaller-buffer", "restarted with a smaller buffer", "capacity 4", "NVIDIA-NeMo/RL#3138"
 )
+LARGER_STEPS = _resized("larger-steps", "restarted with larger steps", "prompts_per_step 5")
 RESIZED = (
-    _resized("larger-batches", "restarted with larger batches", "batch_size 8", "allenai/OLMo#182"),
-    _resized(
-        "smaller-batches", "restarted with smaller batches", "batch_size 3", "allenai/OLMo#182"
-    ),
+    LARGER_BATCHES,
+    SMALLER_BATCHES,
     _resized(
         "larger-groups", "restarted with larger groups", "group_size 3", "NVIDIA-NeMo/RL#3813"
     ),
     _resized("smaller-steps", "restarted with smaller steps", "prompts_per_step 3"),
+    LARGER_STEPS,
     SMALLER_BUFFER,
     _resized("more-prompts", "restarted with a data set that has grown", "prompts 20"),
     _resized(
@@ -460,6 +528,20 @@ RESIZED = (
     ),
 )
 """What changes across a restart: a refusal is as good as a run that loses nothing."""
+
+
+def _twice(resized: Insert) -> Insert:
+    """The same, and what is changed stays so."""
+    return replace(
+        resized,
+        name=f"{resized.name}-twice",
+        says=f"{resized.says}, and resumed again from a save some events later",
+        steps=f"{resized.steps}; {{next}}; save; crash; restart; {{again}}",
+        ahead=4,
+    )
+
+
+RESIZED_TWICE = tuple(map(_twice, RESIZED))
 
 
 def every_save_point(sizes: Sizes, order: Order, insert: Insert) -> Iterator[NamedTimeline]:
@@ -479,11 +561,13 @@ def every_save_point(sizes: Sizes, order: Order, insert: Insert) -> Iterator[Nam
     whole = _script(event.step for event in run)
     for number, event in enumerate(run, start=1):
         before, rest = run[:number], run[number:]
-        # A failure that comes again would be one more than is tolerated.
-        but = ("train", "fail") if insert is RACED else ("fail",)
-        ahead = [e for e in rest if not e.step.startswith(but)][: insert.ahead]
+        races = insert in (RACED, RACED_AGAIN)
+        ahead = [e for e in rest if not (races and e.step == "train")][: insert.ahead]
         if len(ahead) < insert.ahead:
             break
+        if races:
+            # A failure inside of the save may be in it: then it has happened.
+            rest = [e for e in rest if e not in ahead or not e.step.startswith("fail")]
         name = f"{sizes.name}-{order.name}-{number:02}"
         yield NamedTimeline(
             name=f"{name}-{insert.name}" if insert.name else name,
@@ -620,57 +704,75 @@ def nightly() -> Iterator[NamedTimeline]:
     """A save after every event of runs of all sizes and orders, resumed in several ways."""
     *orders, backlog = ORDERS
     for order in orders:
-        for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, ROLLED_BACK, LEGACY):
+        for insert in (PLAIN, NO_BUFFER, TWICE, THRICE, RESAVED, ROLLED_BACK, LEGACY):
             yield from every_save_point(EVEN, order, insert)
-        for sizes in (UNEVEN, PASSES, SHORT, LIMITED, CROWDED):
+        for sizes in (UNEVEN, PASSES, SHORT, LIMITED, CROWDED, TRIOS):
             for insert in (PLAIN, NO_BUFFER, THRICE):
                 yield from every_save_point(sizes, order, insert)
-    for order in orders[:2]:
-        yield from every_save_point(TWINS, order, PLAIN)
-        yield from many_saves(EVEN, order)
+        for insert in (PLAIN, NO_BUFFER):
+            yield from every_save_point(TWINS, order, insert)
     yield from every_save_point(LONG, orders[3], PLAIN)
-    for insert in (PLAIN, NO_BUFFER, THRICE, SMALLER_BUFFER):
+    for insert in (PLAIN, NO_BUFFER, THRICE, RESAVED):
         yield from every_save_point(EVEN, backlog, insert)
+    for insert in (LARGER_STEPS, SMALLER_BUFFER, _twice(SMALLER_BUFFER)):
+        yield from every_save_point(EVEN, backlog, insert)
+    for insert in (PLAIN, SMALLER_BUFFER):
+        yield from every_save_point(UNEVEN, backlog, insert)
     for order in orders[:2]:
-        for insert in (STOPPED, OLDER, AFRESH, LEGACY_LINEAGE):
+        for sizes in (EVEN, ONES):
+            yield from many_saves(sizes, order)
+        for insert in (STOPPED, STOPPED_LATE, OLDER, OLDER_LIFE, BRANCHED, LEGACY_LINEAGE):
             yield from every_save_point(EVEN, order, insert)
-        for insert in (RACED, KILLED, KILLED_FIRST, TORN, TORN_FIRST, *RESIZED):
+        for insert in (RACED, KILLED, KILLED_FIRST, KILLED_RESUMED, TORN, TORN_FIRST):
             yield from every_save_point(EVEN, order, insert)
-        for insert in (STOPPED_LATE, BRANCHED):
+        for insert in (NO_BUFFER_TWICE, NO_BUFFER_FIRST, AFRESH, AFRESH_SAVED):
+            yield from every_save_point(EVEN, order, insert)
+        for insert in (*RESIZED, *RESIZED_TWICE):
             yield from every_save_point(EVEN, order, insert)
         for sizes in (PASSES, SHORT):
             yield from every_save_point(sizes, order, TWICE)
+        for sizes in (PASSES, SHORT, TIGHT):
+            for insert in (RESAVED, ROLLED_FAR):
+                yield from every_save_point(sizes, order, insert)
+        for sizes in (UNEVEN, SHORT):
+            for insert in (SMALLER_BATCHES, SMALLER_BUFFER):
+                yield from every_save_point(sizes, order, insert)
+        yield from every_save_point(UNEVEN, order, LARGER_BATCHES)
         # What no other size or insert brings together: limits, groups, passes and races.
-        for insert in (PLAIN, NO_BUFFER, THRICE, SAME_SAVE, RACED):
+        for insert in (PLAIN, NO_BUFFER, THRICE, SAME_SAVE, NO_BUFFER_TWICE, NO_BUFFER_FIRST):
+            yield from every_save_point(TIGHT, order, insert)
+        for insert in (RACED, RACED_AGAIN):
             yield from every_save_point(TIGHT, order, insert)
         for sizes in (UNEVEN, PASSES, SHORT, TIGHT):
             yield from every_two_save_points(sizes, order, third=True)
+    yield from every_save_point(EVEN, orders[4], RACED)
     yield from many_saves(EVEN, orders[0], back=3)
 
 
 def full() -> Iterator[NamedTimeline]:
     """Everything: each size in each order with each insert, and every two save points."""
-    inserts = [
-        PLAIN,
-        NO_BUFFER,
-        TWICE,
-        THRICE,
-        SAME_SAVE,
-        STOPPED,
-        STOPPED_LATE,
-        ROLLED_BACK,
-        OLDER,
-    ]
-    inserts += [BRANCHED, AFRESH, LEGACY, LEGACY_LINEAGE, RACED, KILLED, KILLED_FIRST]
-    inserts += [TORN, TORN_FIRST]
-    one_pass = (EVEN, LIMITED, CROWDED)
-    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED, TIGHT):
+    inserts = [PLAIN, NO_BUFFER, TWICE, THRICE, RESAVED, SAME_SAVE]
+    inserts += [NO_BUFFER_TWICE, NO_BUFFER_FIRST, STOPPED, STOPPED_LATE]
+    inserts += [ROLLED_BACK, ROLLED_FAR, OLDER, OLDER_LIFE, BRANCHED, AFRESH, AFRESH_SAVED]
+    inserts += [LEGACY, LEGACY_LINEAGE, RACED, RACED_AGAIN]
+    inserts += [KILLED, KILLED_FIRST, KILLED_RESUMED, TORN, TORN_FIRST]
+    resized = {
+        EVEN.name: (*RESIZED, *RESIZED_TWICE),
+        LIMITED.name: RESIZED,
+        CROWDED.name: RESIZED,
+        UNEVEN.name: (LARGER_BATCHES, SMALLER_BATCHES, SMALLER_BUFFER),
+        SHORT.name: (SMALLER_BATCHES, SMALLER_BUFFER),
+    }
+    for sizes in (EVEN, UNEVEN, PASSES, SHORT, LIMITED, CROWDED, TIGHT, TRIOS):
         for order in ORDERS:
-            for insert in [*inserts, *(RESIZED if sizes in one_pass else ())]:
+            for insert in [*inserts, *resized.get(sizes.name, ())]:
                 yield from every_save_point(sizes, order, insert)
             yield from every_two_save_points(sizes, order)
             yield from many_saves(sizes, order)
             yield from many_saves(sizes, order, back=3)
     for order in ORDERS:
-        yield from every_save_point(TWINS, order, PLAIN)
-        yield from every_save_point(LONG, order, PLAIN)
+        for insert in (PLAIN, NO_BUFFER):
+            yield from every_save_point(TWINS, order, insert)
+        for sizes in (LONG, ONES):
+            yield from every_save_point(sizes, order, PLAIN)
+        yield from many_saves(ONES, order)

@@ -696,6 +696,11 @@ class _Judgement:
             return Reason("never dispatched", f"handed out in life {number} and never dispatched")
         if ordinal in final.in_flight:
             return Reason("still in flight", f"still in flight when life {number} ended")
+        if ordinal in final.held & final.partly:
+            return Reason(
+                "finished in part",
+                f"finished in part in life {number}, and never put in the buffer as a whole",
+            )
         if ordinal in final.held:
             return Reason(
                 "held by the collector",
@@ -740,6 +745,7 @@ class _Judgement:
             )
         for ordinals, where in (
             (standing.in_flight, "in flight"),
+            (standing.held & standing.partly, "finished in part"),
             (standing.held, "finished, held by the collector,"),
             (standing.handed_out, "handed out, not dispatched,"),
             (standing.evicted, "evicted"),
@@ -1023,7 +1029,8 @@ class _Judgement:
                 return what
             kept_out = [step for save in self.history.saves for step in save.kept_out]
             if kept_out:
-                return f"{what}: race not taken, as {', '.join(kept_out)} had to wait for the save"
+                steps = ", ".join(kept_out)
+                return f"{what}: race not taken: {steps} could not be done before the save's end"
             if not self.played.gated:
                 return f"{what}, with the loader's gate open"
             if any(save.standing.held for save in self.history.saves):

@@ -27,6 +27,7 @@ class Saved:
     buffered: dict[int, int] = field(default_factory=dict)
     partly: dict[int, int] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
+    of_other_data: set[int] = field(default_factory=set)
 
 
 class OldWay:
@@ -54,7 +55,6 @@ class OldWay:
         # Of each prompt in flight: the generations that are out, the weights it began with.
         self.flying: dict[int, tuple[set[int], int]] = {}
         self.failing: set[int] = set()
-        self.of_other_data: set[int] = set()
         self.ended = False
 
     def _do(self, step: str) -> None:
@@ -111,7 +111,7 @@ class OldWay:
             if name == "data_set":
                 # What is buffered answers the prompts of the other one.
                 self.forgotten = self.now.trained.copy()
-                self.of_other_data = set(self.now.buffered)
+                self.now.of_other_data = set(self.now.buffered)
 
     # -- the way of a prompt -------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class OldWay:
             return False
         for ordinal in due:
             del now.buffered[ordinal]
-            now.trained[ordinal] += ordinal not in self.of_other_data
+            now.trained[ordinal] += ordinal not in now.of_other_data
         now.steps += 1
         self._dispatch()
         return True

@@ -40,7 +40,7 @@ from pytest_resume_audit.matrices import (
 )
 from pytest_resume_audit.verdict import AuditReport
 
-EVERY = int(os.environ.get("RESUME_AUDIT_EVERY", "41"))
+EVERY = int(os.environ.get("RESUME_AUDIT_EVERY", "61"))
 if EVERY > 1:
     EVERY = max(EVERY, 11)  # they are eight, and a sample is there to be quick
 TURN = int(os.environ.get("RESUME_AUDIT_TURN", "0"))

@@ -1793,7 +1793,7 @@ def test_the_steps_that_could_not_be_done_are_told() -> None:
         ),
         (
             {"kept_out": ("finish 4", "hand_out 8")},
-            ": race not taken, as finish 4, hand_out 8 had to wait for the save",
+            ": race not taken: finish 4, hand_out 8 could not be done before the save's end",
         ),
         ({"collector": SelfDrivenCollector}, ", as it trains and saves by itself"),
     ],

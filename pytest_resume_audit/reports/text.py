@@ -252,8 +252,8 @@ def _points(report: AuditReport) -> Iterator[str]:
     came_to = ", ".join(f"{count} {verdict}" for verdict, count in ends.items())
     yield f"points of the save: {len(report.points)}, {came_to}"
     for point in report.points:
-        waited = f", race not taken: {', '.join(point.kept_out)} had to wait"
-        yield f"{point.verdict:12} {point.where}{waited if point.kept_out else ''}"
+        late = f", race not taken: {', '.join(point.kept_out)} not before the save's end"
+        yield f"{point.verdict:12} {point.where}{late if point.kept_out else ''}"
 
 
 def _played(report: AuditReport) -> Iterator[str]:

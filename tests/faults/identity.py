@@ -127,7 +127,7 @@ class ByText(Rewinding):
     because="0-7 are settled in the old data set, and taken for settled in the new one",
     skipped="0-7",
     why={"settled in another data set": "0-7"},
-    caught_by="even-ordered-08-other-data",
+    caught_by="even-ordered-04-other-data",
 )
 class SetOfOtherData(Rewinding):
     """Keeps the set of what is done when the data set is another.

@@ -305,7 +305,7 @@ class FewerRanks(Small):
     because="the place is 8, in the new data set of ten as well",
     skipped="0-7",
     why={"settled in another data set": "0-7"},
-    caught_by="even-ordered-08-other-data",
+    caught_by="even-ordered-04-other-data",
 )
 class AnyData(Small):
     """Goes to the old place, in whatever data set.

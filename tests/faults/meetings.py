@@ -75,7 +75,7 @@ class PassReadLate(Threaded):
     because="life 2 begins at 4 of pass 0, and in pass 1 it takes place 4 for 8, its end",
     skipped="12-15",
     why={"jumped over": "12-15"},
-    caught_by="short-ordered-01-10",
+    caught_by="tight-ordered-09-raced-again",
 )
 class OffsetKept(Small):
     """Adds where a life began in its first pass to its places in the later ones, too.
@@ -133,7 +133,7 @@ class BuffersPruned(Small):
     because="life 2 takes the first answer of 0 out of the spool; life 3 has none, and asks only "
     "for the second",
     skipped="0",
-    why={"held by the collector": "0"},
+    why={"finished in part": "0"},
     caught_by="tight-ordered-02-same-save",
 )
 class TakenOutOfTheSpool(PartOfAGroup):
@@ -229,7 +229,7 @@ class OneOrderDrawn(OwnLoader):
     "are trained once, which is missed at their last places",
     skipped="14 15",
     why={"handed out, not dispatched at a save": "14 15"},
-    caught_by="tight-ordered-06",
+    caught_by="tight-ordered-06-resaved",
 )
 class BackInThePass(Small):
     """Takes the loader back by what waits for room, and not over the start of the pass it is in.

@@ -21,12 +21,15 @@ from faults import (
     meetings,
     pipeline,
     place,
+    resumed,
     torn_sets,
+    unequal,
     unseen,
 )
 from faults.identity import InOrder
 from faults.loaders import OwnLoader
 from faults.planted import KINDS, OUT_OF_SCOPE, PLANTED, Planted, numbers
+from faults.resumed import InBatches
 from faults.small import Rewinding, Small, Threaded
 from pytest_resume_audit import Collector, Setup, run
 from pytest_resume_audit.catalogue import NamedTimeline, matrix
@@ -34,7 +37,19 @@ from pytest_resume_audit.timeline import Timeline
 from pytest_resume_audit.verdict import Asked, AuditReport
 
 EVERYTHING = os.environ.get("RESUME_AUDIT_EVERY") == "1"
-MODULES = (place, torn_sets, pipeline, loaders, identity, groups, counters, unseen, meetings)
+MODULES = (
+    place,
+    torn_sets,
+    pipeline,
+    loaders,
+    identity,
+    groups,
+    counters,
+    unseen,
+    meetings,
+    resumed,
+    unequal,
+)
 FAULTS = [pytest.param(fault, id=fault.row) for fault in PLANTED]
 CAUGHT = [pytest.param(fault, id=fault.row) for fault in PLANTED if fault.caught_by]
 RIGHT = [pytest.param(fault, id=fault.row) for fault in PLANTED if not fault.caught_by]
@@ -114,7 +129,7 @@ def test_what_is_dropped_with_a_word_is_no_fault(fault: Planted, timeline) -> No
     assert play(fault, timeline).passed
 
 
-@pytest.mark.parametrize("collector", [Small, Rewinding, Threaded, InOrder, OwnLoader])
+@pytest.mark.parametrize("collector", [Small, Rewinding, Threaded, InOrder, OwnLoader, InBatches])
 def test_what_the_faults_vary_is_right(collector: type[Collector]) -> None:
     """So it is the fault that is caught, and nothing else."""
     every = 1 if EVERYTHING else 29

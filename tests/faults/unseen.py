@@ -109,7 +109,7 @@ class NotesWhereItStopped(Small):
     because="0-7 are written as 0-3 of the steps 0 and 1, which are 0-3 and 3-6 in steps of three",
     duplicated="7",
     why={"trained before a save and again": "7"},
-    caught_by="even-ordered-14-smaller-steps",
+    caught_by="even-backlog-18-larger-steps",
 )
 class NumbersInSteps(Rewinding):
     """Writes down by step and place in it what is settled, whatever the size of a step.
@@ -179,7 +179,8 @@ class RetriesForgotten(Small):
 
     def train_step(self) -> bool:
         trained = super().train_step()
-        self.waiting.extend((group.number, group.prompt) for group in self.again)
-        self.again.clear()
-        self.dispatch()
+        with self.lock:
+            self.waiting.extend((group.number, group.prompt) for group in self.again)
+            self.again.clear()
+            self.dispatch()
         return trained
